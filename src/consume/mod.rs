@@ -1,0 +1,1 @@
+//! User code: process queues, ready tokens, the pool. No protocol.

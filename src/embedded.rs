@@ -1,0 +1,1 @@
+//! The one file above the rooms: joins client and broker in one process.

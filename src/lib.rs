@@ -1,0 +1,55 @@
+//! A message-queue client for programs without an async runtime.
+//!
+//! This crate speaks Apache RocketMQ's remoting protocol with threads only, and carries a RocketMQ-compatible embedded
+//! broker, so that a new program and every test need no server.
+
+mod consume;
+mod disk;
+mod error;
+mod model;
+mod net;
+mod rocketmq;
+mod wire;
+mod work;
+
+#[cfg(feature = "broker")]
+pub mod broker;
+#[cfg(feature = "broker")]
+mod embedded;
+
+pub use error::{Attempt, ConfigError, Error, Stage, Stored, WireError};
+pub use model::{DelayLevel, Message, Queue, QueueOffset, StartFrom};
+
+/// What this crate's own simulation, benches and fuzz targets may see. Nothing else may use it; it may change at any
+/// time.
+#[doc(hidden)]
+pub mod internals {
+    /// See `src/wire`.
+    pub mod wire {
+        pub use crate::wire::*;
+    }
+    /// See `src/model`.
+    pub mod model {
+        pub use crate::model::*;
+    }
+    /// See `src/work`.
+    pub mod work {
+        pub use crate::work::*;
+    }
+    /// See `src/disk`.
+    pub mod disk {
+        pub use crate::disk::*;
+    }
+    /// See `src/net`.
+    pub mod net {
+        pub use crate::net::*;
+    }
+    /// See `src/consume`.
+    pub mod consume {
+        pub use crate::consume::*;
+    }
+    /// See `src/rocketmq`.
+    pub mod rocketmq {
+        pub use crate::rocketmq::*;
+    }
+}

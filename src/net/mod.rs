@@ -1,0 +1,1 @@
+//! Sockets: one mio loop that calls a role, connections, correlation, call lanes.

@@ -1,0 +1,4 @@
+//! The RocketMQ client.
+
+pub mod consumer;
+pub mod producer;

@@ -1,0 +1,4 @@
+//! Bytes only: no socket, clock, thread or log. Everything here is pure and fuzzed.
+#![deny(clippy::indexing_slicing)]
+
+pub mod remoting;

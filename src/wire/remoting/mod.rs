@@ -1,0 +1,1 @@
+//! RocketMQ remoting protocol: header and body of each conversation.

@@ -1,0 +1,1 @@
+//! Time, deadlines, budget, threads: what every role needs to do its work.

@@ -1,0 +1,240 @@
+//! The lane for what blocks: a few `wl-serve-N` threads that run bounded jobs, so that no loop ever waits.
+//!
+//! Name resolution, files, callbacks of the user, cold reads. The first thread takes only the library's own jobs, so
+//! that callbacks that hang can not stop name resolution. Client and embedded broker have a lane each. A job that panics
+//! ends alone. It never runs a job on the caller's thread.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select};
+use log::{error, warn};
+
+use super::threads::{Thread, spawn};
+
+/// Jobs that may wait in each of the two channels. A loop that finds one full keeps the job or fails the call that
+/// brought it; it never waits.
+pub const WAITING_JOBS: usize = 1024;
+
+/// Threads at start: one for the library's own jobs, one for all.
+const FIRST: usize = 2;
+
+/// Most threads; the others are started when jobs wait and every thread is busy.
+const MOST: usize = 4;
+
+type Run = Box<dyn FnOnce() + Send>;
+
+/// A lane of a few threads. Cheap to clone; the last clone's drop closes it without waiting.
+#[derive(Clone)]
+pub struct Lane {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    own: Sender<Run>,
+    user: Sender<Run>,
+    work: Arc<Work>,
+    threads: Mutex<Vec<Thread>>,
+}
+
+struct Work {
+    own: Receiver<Run>,
+    user: Receiver<Run>,
+    busy: AtomicUsize,
+    closed: AtomicBool,
+    stop: Receiver<()>,
+    stopper: Mutex<Option<Sender<()>>>,
+}
+
+/// A job that was not taken: too many wait, or the lane is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// [`WAITING_JOBS`] jobs of this kind wait already.
+    Full,
+    /// The lane has been closed.
+    Closed,
+}
+
+impl Lane {
+    /// A lane with its first two threads running.
+    ///
+    /// # Errors
+    /// The system's, if it refuses threads.
+    pub fn start() -> std::io::Result<Self> {
+        let ((own, own_jobs), (user, user_jobs)) = (bounded(WAITING_JOBS), bounded(WAITING_JOBS));
+        // Nothing is ever sent on it: dropping the sender is the signal.
+        let (stopper, stop) = bounded(0);
+        let work = Arc::new(Work {
+            own: own_jobs,
+            user: user_jobs,
+            busy: AtomicUsize::new(0),
+            closed: AtomicBool::new(false),
+            stop,
+            stopper: Mutex::new(Some(stopper)),
+        });
+        let lane = Self { shared: Arc::new(Shared { own, user, work, threads: Mutex::new(Vec::new()) }) };
+        for _ in 0..FIRST {
+            lane.grow()?;
+        }
+        Ok(lane)
+    }
+
+    /// Hands over a job of the library's own: it blocks for a bounded time and calls no user code.
+    ///
+    /// # Errors
+    /// [`Refused`]; the job has been dropped.
+    pub fn own(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Refused> {
+        self.submit(&self.shared.own, Box::new(job))
+    }
+
+    /// Hands over a job that calls user code.
+    ///
+    /// # Errors
+    /// [`Refused`]; the job has been dropped.
+    pub fn user(&self, job: impl FnOnce() + Send + 'static) -> Result<(), Refused> {
+        self.submit(&self.shared.user, Box::new(job))
+    }
+
+    /// Takes no more jobs, drops those that wait, and waits for those that run, at most until `deadline`. False if a
+    /// thread has not ended by then, or if this is one of the lane's own threads.
+    pub fn close(&self, deadline: Instant) -> bool {
+        self.shared.work.close();
+        let threads = std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
+        // Every thread gets its chance before the verdict.
+        threads.iter().filter(|thread| !thread.join_by(deadline)).count() == 0
+    }
+
+    fn submit(&self, to: &Sender<Run>, job: Run) -> Result<(), Refused> {
+        let work = &self.shared.work;
+        if work.closed.load(Ordering::SeqCst) {
+            return Err(Refused::Closed);
+        }
+        to.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => Refused::Full,
+            TrySendError::Disconnected(_) => Refused::Closed,
+        })?;
+        if work.closed.load(Ordering::SeqCst) {
+            // Closed in between: nobody will take it.
+            work.close();
+            return Err(Refused::Closed);
+        }
+        // The thread that was started last may not have taken its job yet: at worst one thread too many is started,
+        // up to the same bound.
+        if work.busy.load(Ordering::SeqCst) + 1 >= self.threads() && self.threads() < MOST {
+            if let Err(error) = self.grow() {
+                warn!(target: "windlass::work", "serve lane stays at its size: error={error}");
+            }
+        }
+        Ok(())
+    }
+
+    fn threads(&self) -> usize {
+        self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner).len()
+    }
+
+    fn grow(&self) -> std::io::Result<()> {
+        let mut threads = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = threads.len();
+        if number >= MOST || self.shared.work.closed.load(Ordering::SeqCst) {
+            return Ok(());
+        }
+        let work = self.shared.work.clone();
+        threads.push(spawn(&format!("wl-serve-{number}"), move || work.serve(number == 0))?);
+        Ok(())
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        self.work.close();
+    }
+}
+
+impl Work {
+    fn close(&self) {
+        self.closed.store(true, Ordering::SeqCst);
+        drop(self.stopper.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // What waits is dropped here, so that whoever waits for its answer learns at once.
+        while self.own.try_recv().is_ok() || self.user.try_recv().is_ok() {}
+    }
+
+    fn serve(&self, own_only: bool) {
+        while let Some(job) = self.next(own_only) {
+            self.busy.fetch_add(1, Ordering::SeqCst);
+            if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                error!(target: "windlass::work", "a job of the serve lane panicked");
+            }
+            self.busy.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn next(&self, own_only: bool) -> Option<Run> {
+        let job = if own_only {
+            select! { recv(self.own) -> job => job, recv(self.stop) -> _ => return None }
+        } else {
+            select! { recv(self.own) -> job => job, recv(self.user) -> job => job, recv(self.stop) -> _ => return None }
+        };
+        job.ok().filter(|_| !self.closed.load(Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    fn soon() -> Instant {
+        Instant::now() + Duration::from_secs(10)
+    }
+
+    #[test]
+    fn hung_user_jobs_do_not_stop_own_jobs() {
+        let lane = Lane::start().unwrap();
+        let (go, wait) = crossbeam_channel::bounded::<()>(0);
+        for _ in 0..20 {
+            let wait = wait.clone();
+            lane.user(move || {
+                let _ = wait.recv();
+            })
+            .unwrap();
+        }
+        let (tell, told) = mpsc::channel();
+        lane.own(move || tell.send(std::thread::current().name().map(str::to_owned)).unwrap()).unwrap();
+        assert_eq!(told.recv_timeout(Duration::from_secs(10)).unwrap().as_deref(), Some("wl-serve-0"));
+        assert!(lane.threads() <= MOST);
+        drop(go);
+        assert!(lane.close(soon()));
+        assert_eq!(lane.own(|| {}), Err(Refused::Closed));
+    }
+
+    #[test]
+    fn a_job_that_panics_ends_alone() {
+        let lane = Lane::start().unwrap();
+        for _ in 0..8 {
+            lane.user(|| panic!("on purpose")).unwrap();
+        }
+        let (tell, told) = mpsc::channel();
+        lane.user(move || tell.send(()).unwrap()).unwrap();
+        assert!(told.recv_timeout(Duration::from_secs(10)).is_ok());
+        assert!(lane.close(soon()));
+    }
+
+    #[test]
+    fn the_number_of_waiting_jobs_is_bounded_and_they_are_dropped_at_close() {
+        let lane = Lane::start().unwrap();
+        let (go, wait) = crossbeam_channel::bounded::<()>(0);
+        let alive = Arc::new(());
+        let mut refused = 0;
+        for _ in 0..WAITING_JOBS + 10 {
+            let (wait, alive) = (wait.clone(), alive.clone());
+            refused += usize::from(lane.user(move || drop((wait.recv(), alive))) == Err(Refused::Full));
+        }
+        assert!((1..=10).contains(&refused), "{refused}");
+        assert!(!lane.close(Instant::now()), "jobs still run");
+        assert!(Arc::strong_count(&alive) <= 1 + MOST);
+        drop(go);
+    }
+}

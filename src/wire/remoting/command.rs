@@ -1,0 +1,502 @@
+//! Commands: what every frame of the remoting protocol carries, a request or an answer, in JSON or in binary form.
+//!
+//! [`Command::read`] gives a view into the frame: it copies nothing and allocates nothing unless a text is escaped. The
+//! writers append one whole frame to a buffer. What the extension fields mean is the business of the conversations'
+//! files. Nothing here knows sockets or correlates answers.
+//!
+//! Source: apache/rocketmq@rocketmq-all-5.3.3
+//! remoting/src/main/java/org/apache/rocketmq/remoting/protocol/{RemotingCommand,RocketMQSerializable}.java
+
+use std::borrow::Cow;
+
+use super::codes::flag;
+pub use super::fields::{Codec, FieldWriter, Fields, NAME_MAX, Value};
+use super::fields::{entry, push_escaped};
+use super::header::WriteHeader;
+use super::scan::{Kind, Members, Scanned};
+use crate::error::WireError;
+use crate::wire::bytes::{Cursor, patch_u32, push_decimal};
+use crate::wire::frame::REMOTING_MAX;
+
+/// The version we announce: that of 5.3.3 (D7).
+pub const VERSION: i32 = 479;
+/// The version of 4.9.3, for the embedded broker's V4 profile.
+pub const VERSION_V4: i32 = 399;
+/// The first version whose peers read the binary form everywhere: 4.9.0 (D7).
+pub const VERSION_BINARY: i32 = 393;
+
+/// The language of a peer, by its number on the wire. Unknown numbers are kept.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Language(pub u8);
+
+const LANGUAGES: [&str; 14] = [
+    "JAVA", "CPP", "DOTNET", "PYTHON", "DELPHI", "ERLANG", "RUBY", "OTHER", "HTTP", "GO", "PHP", "OMS", "RUST",
+    "NODE_JS",
+];
+
+impl Language {
+    /// Java.
+    pub const JAVA: Self = Self(0);
+    /// C++: its batch and reset bodies differ.
+    pub const CPP: Self = Self(1);
+    /// Anything else.
+    pub const OTHER: Self = Self(7);
+    /// Ours. 4.9.3 reads it as none, which does no harm.
+    pub const RUST: Self = Self(12);
+
+    /// The name in JSON; `OTHER` for an unknown number.
+    pub fn name(self) -> &'static str {
+        LANGUAGES.get(usize::from(self.0)).copied().unwrap_or("OTHER")
+    }
+
+    /// By a name or a number in JSON; [`Language::OTHER`] for what nobody knows.
+    fn of(value: &Scanned<'_>) -> Self {
+        let known = match value.text.i64("language") {
+            Ok(number) => usize::try_from(number).ok().filter(|number| *number < LANGUAGES.len()),
+            Err(_) => LANGUAGES.iter().position(|name| value.text.is(name)),
+        };
+        known.and_then(|number| u8::try_from(number).ok()).map_or(Self::OTHER, Self)
+    }
+}
+
+/// A request or an answer, as a view into its frame.
+#[derive(Clone, Debug)]
+pub struct Command<'a> {
+    /// The form its header came in.
+    pub codec: Codec,
+    /// What is asked, or how it went: see [`super::codes`].
+    pub code: i32,
+    /// The sender's language.
+    pub language: Language,
+    /// The sender's version, 0 if it did not say.
+    pub version: i32,
+    /// Ties an answer to its request, on one connection and in one direction.
+    pub opaque: i32,
+    /// See [`super::codes::flag`].
+    pub flag: i32,
+    /// The text that explains an answer; also carries the error text of a transaction's end.
+    pub remark: Option<Cow<'a, str>>,
+    /// The typed headers' fields.
+    pub fields: Fields<'a>,
+    /// What follows the header.
+    pub body: &'a [u8],
+}
+
+impl<'a> Command<'a> {
+    /// Reads a frame's content, which starts behind the length word.
+    ///
+    /// # Errors
+    /// Lengths that do not fit, an unknown codec, a header that cannot be parsed: the connection must be closed.
+    #[inline]
+    pub fn read(content: &'a [u8]) -> Result<Self, WireError> {
+        let mut cursor = Cursor::new(content);
+        let word = cursor.u32("codec and header length")?;
+        let header = cursor.take("header", (word & 0x00FF_FFFF) as usize)?;
+        let body = cursor.rest();
+        match word >> 24 {
+            0 => read_json(header, body),
+            1 => read_binary(header, body),
+            other => Err(WireError::BadValue { what: "codec", found: i64::from(other) }),
+        }
+    }
+
+    /// True for an answer, false for a request.
+    pub fn is_answer(&self) -> bool {
+        self.flag & flag::ANSWER != 0
+    }
+
+    /// True if the sender wants no answer, not even an error.
+    pub fn is_oneway(&self) -> bool {
+        self.flag & flag::ONEWAY != 0
+    }
+
+    /// The part before the fields, as a writer takes it.
+    pub fn head(&self) -> Head<'_> {
+        Head {
+            code: self.code,
+            language: self.language,
+            version: self.version,
+            opaque: self.opaque,
+            flag: self.flag,
+            remark: self.remark.as_deref(),
+        }
+    }
+
+    /// Writes it as a frame again, in the form it came in.
+    ///
+    /// # Errors
+    /// As [`write()`].
+    pub fn write(&self, out: &mut Vec<u8>) -> Result<(), WireError> {
+        write(out, self.codec, &self.head(), &self.fields, self.body)
+    }
+}
+
+impl WriteHeader for Fields<'_> {
+    fn write(&self, out: &mut FieldWriter<'_>) {
+        if self.is_present() {
+            out.open();
+        }
+        for (name, value) in self.iter() {
+            out.text(&name.lossy(), &value.lossy());
+        }
+    }
+}
+
+#[inline]
+fn read_json<'a>(header: &'a [u8], body: &'a [u8]) -> Result<Command<'a>, WireError> {
+    let mut command = Command {
+        codec: Codec::Json,
+        code: 0,
+        language: Language::JAVA,
+        version: 0,
+        opaque: 0,
+        flag: 0,
+        remark: None,
+        fields: Fields::absent(header, Codec::Json),
+        body,
+    };
+    let mut members = Members::open(header)?;
+    while let Some((_, name)) = members.name()? {
+        if name.is("extFields") && members.enter()? {
+            members = read_fields(members.at(), header, &mut command.fields)?;
+            continue;
+        }
+        let value = members.value()?;
+        if value.is_null() {
+            continue;
+        }
+        if name.is("code") {
+            command.code = value.text.i32("code")?;
+        } else if name.is("flag") {
+            command.flag = value.text.i32("flag")?;
+        } else if name.is("language") {
+            command.language = Language::of(&value);
+        } else if name.is("opaque") {
+            command.opaque = value.text.i32("opaque")?;
+        } else if name.is("version") {
+            command.version = value.text.i32("version")?;
+        } else if name.is("remark") {
+            command.remark = (value.kind != Kind::Nested).then(|| value.text.lossy());
+        }
+    }
+    members.end()?;
+    Ok(command)
+}
+
+/// Reads the map whose `{` stands before `at` and gives back the walk over the header behind its `}`.
+#[inline]
+fn read_fields<'a>(at: usize, header: &'a [u8], fields: &mut Fields<'a>) -> Result<Members<'a>, WireError> {
+    let mut members = Members::new(header, at);
+    fields.begin(at);
+    while let Some(member) = members.next()? {
+        if !member.value.is_null() {
+            fields.push(member.name_at, member.name, member.value.at, member.value.text);
+        }
+    }
+    Ok(members)
+}
+
+#[inline]
+fn read_binary<'a>(header: &'a [u8], body: &'a [u8]) -> Result<Command<'a>, WireError> {
+    let mut cursor = Cursor::new(header);
+    let code = i32::from(cursor.i16("code")?);
+    let language = Language(cursor.u8("language")?);
+    let version = i32::from(cursor.i16("version")?);
+    let opaque = cursor.i32("opaque")?;
+    let flag = cursor.i32("flag")?;
+    let len = cursor.i32("remark length")?;
+    let remark = cursor.take_signed("remark", len)?;
+    let remark = (!remark.is_empty()).then(|| String::from_utf8_lossy(remark));
+    let len = cursor.i32("fields length")?;
+    let map = cursor.take_signed("fields", len)?;
+    let mut fields = Fields::absent(header, Codec::Binary);
+    if !map.is_empty() {
+        // Bytes behind the map are nobody's; 4.9.3 ignores them too.
+        let from = header.len() - cursor.left() - map.len();
+        fields.begin(from);
+        let mut entries = Cursor::new(map);
+        while entries.left() > 0 {
+            let (name, value) = entry(&mut entries)?;
+            let value_at = from + map.len() - entries.left() - value.len();
+            fields.push(value_at - 4 - name.len(), Value::plain(name), value_at, Value::plain(value));
+        }
+    }
+    Ok(Command { codec: Codec::Binary, code, language, version, opaque, flag, remark, fields, body })
+}
+
+/// The part of a header before its fields, for writing.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// What is asked, or how it went.
+    pub code: i32,
+    /// Our language.
+    pub language: Language,
+    /// The version we announce.
+    pub version: i32,
+    /// Ties the answer to the request.
+    pub opaque: i32,
+    /// See [`super::codes::flag`].
+    pub flag: i32,
+    /// The text that explains an answer.
+    pub remark: Option<&'a str>,
+}
+
+impl<'a> Head<'a> {
+    /// Of a request that wants an answer.
+    pub fn request(code: i32, opaque: i32) -> Self {
+        Self { code, language: Language::RUST, version: VERSION, opaque, flag: 0, remark: None }
+    }
+
+    /// Of a request that wants no answer.
+    pub fn oneway(code: i32, opaque: i32) -> Self {
+        Self { flag: flag::ONEWAY, ..Self::request(code, opaque) }
+    }
+
+    /// Of the answer to the request with this opaque.
+    pub fn answer(code: i32, opaque: i32) -> Self {
+        Self { flag: flag::ANSWER, ..Self::request(code, opaque) }
+    }
+
+    /// With a text that explains it.
+    pub fn remark(self, remark: &'a str) -> Self {
+        Self { remark: Some(remark), ..self }
+    }
+}
+
+/// Appends one whole frame.
+///
+/// # Errors
+/// `TooLong` if a field's name or the frame is longer than the protocol allows; `out` is then as it was.
+pub fn write(
+    out: &mut Vec<u8>,
+    codec: Codec,
+    head: &Head<'_>,
+    fields: &(impl WriteHeader + ?Sized),
+    body: &[u8],
+) -> Result<(), WireError> {
+    let start = out.len();
+    write_head(out, codec, head, fields, body.len())?;
+    debug_assert!(out.len() > start);
+    out.extend_from_slice(body);
+    Ok(())
+}
+
+/// As [`write()`], with a body that `body` appends.
+///
+/// # Errors
+/// As [`write()`], and what `body` says.
+pub fn write_with(
+    out: &mut Vec<u8>,
+    codec: Codec,
+    head: &Head<'_>,
+    fields: &(impl WriteHeader + ?Sized),
+    body: impl FnOnce(&mut Vec<u8>) -> Result<(), WireError>,
+) -> Result<(), WireError> {
+    let start = out.len();
+    write_head(out, codec, head, fields, 0)?;
+    let written = body(out).and_then(|()| content_len(out.len() - start - 4));
+    match written {
+        Ok(len) => patch_u32(out, start, len),
+        Err(_) => out.truncate(start),
+    }
+    written.map(drop)
+}
+
+/// Appends a frame up to its body, of which `body_len` bytes must follow: for bodies that are written from elsewhere.
+///
+/// A code that the binary form cannot hold (pop) is written in JSON: every peer reads both.
+///
+/// # Errors
+/// As [`write()`].
+pub fn write_head(
+    out: &mut Vec<u8>,
+    codec: Codec,
+    head: &Head<'_>,
+    fields: &(impl WriteHeader + ?Sized),
+    body_len: usize,
+) -> Result<(), WireError> {
+    let start = out.len();
+    out.extend_from_slice(&[0; 8]);
+    let binary = match (codec, i16::try_from(head.code), i16::try_from(head.version)) {
+        (Codec::Binary, Ok(code), Ok(version)) => Some((code, version)),
+        _ => None,
+    };
+    let written = match binary {
+        Some((code, version)) => write_binary(out, head, code, version, fields),
+        None => write_json(out, head, fields),
+    };
+    let header_len = out.len() - start - 8;
+    let written = written.and_then(|()| content_len(header_len + 4 + body_len));
+    match written {
+        Ok(len) => {
+            let codec = u32::from(binary.is_some()) << 24;
+            patch_u32(out, start, len);
+            // Below 2^24, as the whole frame is.
+            patch_u32(out, start + 4, codec | header_len as u32);
+        }
+        Err(_) => out.truncate(start),
+    }
+    written.map(drop)
+}
+
+fn content_len(len: usize) -> Result<u32, WireError> {
+    let max = REMOTING_MAX as usize;
+    u32::try_from(len).ok().filter(|len| *len <= REMOTING_MAX).ok_or(WireError::TooLong { what: "frame", len, max })
+}
+
+fn write_json(out: &mut Vec<u8>, head: &Head<'_>, fields: &(impl WriteHeader + ?Sized)) -> Result<(), WireError> {
+    out.extend_from_slice(b"{\"code\":");
+    push_decimal(out, i64::from(head.code));
+    out.push(b',');
+    let mut writer = FieldWriter::new(out, Codec::Json);
+    fields.write(&mut writer);
+    writer.finish()?;
+    out.extend_from_slice(b"\"flag\":");
+    push_decimal(out, i64::from(head.flag));
+    out.extend_from_slice(b",\"language\":\"");
+    out.extend_from_slice(head.language.name().as_bytes());
+    out.extend_from_slice(b"\",\"opaque\":");
+    push_decimal(out, i64::from(head.opaque));
+    if let Some(remark) = head.remark {
+        out.extend_from_slice(b",\"remark\":\"");
+        push_escaped(out, remark);
+        out.push(b'"');
+    }
+    out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
+    push_decimal(out, i64::from(head.version));
+    out.push(b'}');
+    Ok(())
+}
+
+fn write_binary(
+    out: &mut Vec<u8>,
+    head: &Head<'_>,
+    code: i16,
+    version: i16,
+    fields: &(impl WriteHeader + ?Sized),
+) -> Result<(), WireError> {
+    let mut fixed = [0; 17];
+    let parts: [&[u8]; 6] = [
+        &code.to_be_bytes(),
+        &[head.language.0],
+        &version.to_be_bytes(),
+        &head.opaque.to_be_bytes(),
+        &head.flag.to_be_bytes(),
+        &(head.remark.map_or(0, str::len) as u32).to_be_bytes(),
+    ];
+    for (place, byte) in fixed.iter_mut().zip(parts.into_iter().flatten()) {
+        *place = *byte;
+    }
+    out.extend_from_slice(&fixed);
+    out.extend_from_slice(head.remark.unwrap_or_default().as_bytes());
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    let mut writer = FieldWriter::new(out, Codec::Binary);
+    fields.write(&mut writer);
+    writer.finish()?;
+    let len = out.len() - at - 4;
+    patch_u32(out, at, len as u32);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::header::{EmptyFields, NoFields};
+    use super::*;
+
+    fn frame(codec: Codec, head: &Head<'_>, fields: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        write(&mut out, codec, head, fields, body).unwrap();
+        out
+    }
+
+    fn json(header: &str) -> Vec<u8> {
+        let mut out = (header.len() as u32).to_be_bytes().to_vec();
+        out.extend_from_slice(header.as_bytes());
+        out
+    }
+
+    #[test]
+    fn both_forms_read_back_as_written() {
+        let long = (0..40).map(|i| (format!("k{i}"), format!("v\u{1}\u{2}\"\\\n{i}é"))).collect::<Vec<_>>();
+        let many = long.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect::<Vec<_>>();
+        for codec in [Codec::Json, Codec::Binary] {
+            for fields in [&[][..], &[("topic", "T"), ("empty", "")], &many] {
+                let head = Head::answer(17, -5).remark("no \"route\"\u{1}");
+                let bytes = frame(codec, &head, fields, b"body");
+                let content = bytes.get(4..).unwrap();
+                assert_eq!(u32::from_be_bytes(*bytes.first_chunk().unwrap()) as usize, content.len());
+                let command = Command::read(content).unwrap();
+                assert_eq!((command.code, command.opaque, command.body), (17, -5, b"body".as_slice()));
+                assert_eq!(command.remark.as_deref(), Some("no \"route\"\u{1}"));
+                assert!(command.is_answer() && !command.is_oneway());
+                let found = command.fields.iter().map(|(name, value)| (name.lossy(), value.lossy()));
+                assert!(found.eq(fields.iter().map(|(name, value)| ((*name).into(), (*value).into()))), "{codec:?}");
+                let mut again = Vec::new();
+                command.write(&mut again).unwrap();
+                assert_eq!(again, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn headers_read_as_fastjson_reads_them() {
+        let content = json(
+            r#"{'opaque':"3",code:105.0,"language":"9","version":479,,"remark":null,"body":{"a":[1]},
+               "extFields":{"n":3,"t":true,"z":null,"\u0061":"x\u0001"},"flag":0}"#,
+        );
+        let command = Command::read(&content).unwrap();
+        assert_eq!((command.code, command.opaque, command.language, command.version), (105, 3, Language(9), 479));
+        let fields = command.fields.iter().map(|(name, value)| format!("{}={}", name.lossy(), value.lossy()));
+        assert_eq!(fields.collect::<Vec<_>>(), ["n=3", "t=true", "a=x\u{1}"]);
+        assert_eq!((command.fields.find("z").is_none(), command.remark), (true, None));
+    }
+
+    #[test]
+    fn the_last_of_two_maps_wins() {
+        let content = json(r#"{"extFields":{"a":"1"},"extFields":{"b":"2"}}"#);
+        let command = Command::read(&content).unwrap();
+        assert_eq!(command.fields.len(), 1);
+        let content = json(r#"{"extFields":null,"opaque":1}"#);
+        assert!(!Command::read(&content).unwrap().fields.is_present());
+    }
+
+    #[test]
+    fn headers_that_are_none_are_refused() {
+        for bad in ["", "{", "[]", "{}x", r#"{"code":"a"}"#, r#"{"code":}"#, r#"{"a" 1}"#, r#"{"code":4294967296}"#] {
+            assert!(Command::read(&json(bad)).is_err(), "{bad}");
+        }
+        assert_eq!(Command::read(&[2, 0, 0, 0]).unwrap_err(), WireError::BadValue { what: "codec", found: 2 });
+    }
+
+    #[test]
+    fn absent_and_empty_maps_differ_in_json() {
+        let mut out = Vec::new();
+        write(&mut out, Codec::Json, &Head::request(34, 1), &NoFields, &[]).unwrap();
+        assert!(!String::from_utf8_lossy(&out).contains("extFields"));
+        write(&mut out, Codec::Json, &Head::request(34, 1), &EmptyFields, &[]).unwrap();
+        assert!(String::from_utf8_lossy(&out).contains("\"extFields\":{},"));
+    }
+
+    #[test]
+    fn what_cannot_be_written_leaves_the_buffer_as_it_was() {
+        let mut out = vec![1, 2, 3];
+        let name = "n".repeat(NAME_MAX + 1);
+        let fields = [(name.as_str(), "v")];
+        assert!(write(&mut out, Codec::Binary, &Head::request(1, 1), &fields[..], &[]).is_err());
+        let body = vec![0; REMOTING_MAX as usize];
+        assert!(write(&mut out, Codec::Binary, &Head::request(1, 1), &NoFields, &body).is_err());
+        let failing = |out: &mut Vec<u8>| {
+            out.push(9);
+            Err(WireError::Inflate)
+        };
+        assert!(write_with(&mut out, Codec::Json, &Head::request(1, 1), &NoFields, failing).is_err());
+        assert_eq!(out, [1, 2, 3]);
+    }
+
+    #[test]
+    fn a_code_too_wide_for_the_binary_form_goes_out_in_json() {
+        let bytes = frame(Codec::Binary, &Head::request(200_050, 1), &[], &[]);
+        assert_eq!(Command::read(bytes.get(4..).unwrap()).unwrap().code, 200_050);
+    }
+}

@@ -1,0 +1,208 @@
+//! Typed headers: how a request's or answer's struct is read from and written into extension fields.
+//!
+//! The conversations' files declare their structs with [`header!`], one line a field with its name on the wire, so that
+//! the reader and the writer cannot drift apart. Unknown fields are ignored, of duplicates the last wins.
+
+use std::borrow::Cow;
+
+use super::fields::{FieldWriter, Fields, Value};
+use crate::error::WireError;
+
+/// A struct that is read from extension fields. Texts are borrowed from the frame.
+pub trait ReadHeader<'a>: Sized {
+    /// Reads it.
+    ///
+    /// # Errors
+    /// `MissingField`, `BadNumber`, `BadText`, each naming the field.
+    fn read(fields: &Fields<'a>) -> Result<Self, WireError>;
+}
+
+/// Something that writes extension fields.
+pub trait WriteHeader {
+    /// Writes them.
+    fn write(&self, out: &mut FieldWriter<'_>);
+}
+
+/// No map of fields at all, as Java writes requests and answers without a header class.
+#[derive(Clone, Copy, Debug)]
+pub struct NoFields;
+
+impl WriteHeader for NoFields {
+    fn write(&self, _out: &mut FieldWriter<'_>) {}
+}
+
+impl ReadHeader<'_> for NoFields {
+    fn read(_fields: &Fields<'_>) -> Result<Self, WireError> {
+        Ok(Self)
+    }
+}
+
+/// An empty map of fields: for peers that follow the map without looking.
+#[derive(Clone, Copy, Debug)]
+pub struct EmptyFields;
+
+impl WriteHeader for EmptyFields {
+    fn write(&self, out: &mut FieldWriter<'_>) {
+        out.open();
+    }
+}
+
+/// One header, then more fields: signatures, region, and others that stand beside a request's own.
+impl<A: WriteHeader, B: WriteHeader> WriteHeader for (A, B) {
+    fn write(&self, out: &mut FieldWriter<'_>) {
+        self.0.write(out);
+        self.1.write(out);
+    }
+}
+
+impl<T: WriteHeader + ?Sized> WriteHeader for &T {
+    fn write(&self, out: &mut FieldWriter<'_>) {
+        (**self).write(out);
+    }
+}
+
+/// Fields by name, for what has no struct.
+impl WriteHeader for [(&str, &str)] {
+    fn write(&self, out: &mut FieldWriter<'_>) {
+        out.open();
+        for (name, value) in self {
+            out.text(name, value);
+        }
+    }
+}
+
+/// A type that one extension field can have.
+pub trait Field<'a>: Sized {
+    /// The value of a field that is there.
+    ///
+    /// # Errors
+    /// `BadNumber`, `BadText`.
+    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError>;
+
+    /// The value of a field that is not.
+    ///
+    /// # Errors
+    /// `MissingField` unless the type has a word for it.
+    fn absent(name: &'static str) -> Result<Self, WireError> {
+        Err(WireError::MissingField { field: name })
+    }
+
+    /// Writes the field, or leaves it out.
+    fn write(&self, name: &'static str, out: &mut FieldWriter<'_>);
+}
+
+impl<'a> Field<'a> for Cow<'a, str> {
+    #[inline]
+    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+        value.text(name)
+    }
+
+    fn write(&self, name: &'static str, out: &mut FieldWriter<'_>) {
+        out.text(name, self);
+    }
+}
+
+impl<'a> Field<'a> for i64 {
+    #[inline]
+    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+        value.i64(name)
+    }
+
+    fn write(&self, name: &'static str, out: &mut FieldWriter<'_>) {
+        out.number(name, *self);
+    }
+}
+
+impl<'a> Field<'a> for i32 {
+    #[inline]
+    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+        value.i32(name)
+    }
+
+    fn write(&self, name: &'static str, out: &mut FieldWriter<'_>) {
+        out.number(name, i64::from(*self));
+    }
+}
+
+impl<'a> Field<'a> for bool {
+    #[inline]
+    fn read(_name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+        Ok(value.bool())
+    }
+
+    fn write(&self, name: &'static str, out: &mut FieldWriter<'_>) {
+        out.bool(name, *self);
+    }
+}
+
+impl<'a, T: Field<'a>> Field<'a> for Option<T> {
+    #[inline]
+    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+        T::read(name, value).map(Some)
+    }
+
+    fn absent(_name: &'static str) -> Result<Self, WireError> {
+        Ok(None)
+    }
+
+    fn write(&self, name: &'static str, out: &mut FieldWriter<'_>) {
+        if let Some(value) = self {
+            value.write(name, out);
+        }
+    }
+}
+
+/// Declares a header: `field: Type = "nameOnTheWire";`, with `else value` for what an absent one means.
+macro_rules! header {
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident<$lt:lifetime> {
+            $($(#[$doc:meta])* $field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name<$lt> { $($(#[$doc])* pub $field: $ty,)* }
+        header!(@impl $lt, $name<$lt>, $($field: $ty = $wire $(else $default)?;)*);
+    };
+    (
+        $(#[$meta:meta])*
+        pub struct $name:ident {
+            $($(#[$doc:meta])* $field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*
+        }
+    ) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct $name { $($(#[$doc])* pub $field: $ty,)* }
+        header!(@impl 'a, $name, $($field: $ty = $wire $(else $default)?;)*);
+    };
+    (@impl $lt:lifetime, $name:ty, $($field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*) => {
+        impl<$lt> $crate::wire::remoting::header::ReadHeader<$lt> for $name {
+            fn read(
+                fields: &$crate::wire::remoting::fields::Fields<$lt>,
+            ) -> Result<Self, $crate::error::WireError> {
+                use $crate::wire::remoting::header::Field;
+                $(let mut $field: Option<$ty> = None;)*
+                for (name, value) in fields.iter() {
+                    $(if name.is($wire) {
+                        $field = Some(<$ty as Field<$lt>>::read($wire, &value)?);
+                        continue;
+                    })*
+                }
+                Ok(Self { $($field: match $field {
+                    Some(value) => value,
+                    None => header!(@absent $lt, $ty, $wire $(, $default)?),
+                },)* })
+            }
+        }
+        impl<$lt> $crate::wire::remoting::header::WriteHeader for $name {
+            fn write(&self, out: &mut $crate::wire::remoting::fields::FieldWriter<'_>) {
+                out.open();
+                $($crate::wire::remoting::header::Field::write(&self.$field, $wire, out);)*
+            }
+        }
+    };
+    (@absent $lt:lifetime, $ty:ty, $wire:literal) => { <$ty as Field<$lt>>::absent($wire)? };
+    (@absent $lt:lifetime, $ty:ty, $wire:literal, $default:expr) => { $default };
+}
+pub(super) use header;

@@ -1,0 +1,254 @@
+//! A mapped file of fixed length that one writer fills from the front while any number of readers look at what it has
+//! published. The store's segments are such regions; pulled messages are ranges of them.
+//!
+//! Hands out slices and takes copies, never pointers. One of the two files that may use `unsafe`.
+#![allow(unsafe_code)]
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use memmap2::{MmapOptions, MmapRaw};
+
+use super::Backing;
+use crate::wire::frame::FrameOwner;
+
+/// A fixed range of memory, behind it a file or nothing, of which a growing front part is readable.
+pub struct Region {
+    map: MmapRaw,
+    /// Bytes below it are readable and never change again; bytes above it belong to the one writer.
+    published: AtomicUsize,
+    writer_taken: AtomicBool,
+    backing: Box<dyn Backing>,
+}
+
+impl Region {
+    /// Maps a file of at least `len` bytes for writing; its first `kept` bytes are readable.
+    ///
+    /// The caller keeps two promises: every block of the file is allocated (a store into a hole of a full disk is a
+    /// signal), and no other process changes or cuts the file (the directory's lock is held).
+    pub(super) fn of_file(file: &File, len: usize, kept: usize, backing: Box<dyn Backing>) -> io::Result<Self> {
+        let map = MmapOptions::new().len(len).map_raw(file)?;
+        Ok(Self::new(map, kept, false, backing))
+    }
+
+    /// Maps a whole file for reading.
+    pub(super) fn of_file_read_only(file: &File, len: usize, backing: Box<dyn Backing>) -> io::Result<Self> {
+        if len == 0 {
+            return Self::of_memory(0, &[], true, backing);
+        }
+        let map = MmapOptions::new().len(len).map_raw_read_only(file)?;
+        Ok(Self::new(map, len, true, backing))
+    }
+
+    /// Memory without a file, beginning with `content`, all of which is readable.
+    pub(super) fn of_memory(
+        len: usize,
+        content: &[u8],
+        read_only: bool,
+        backing: Box<dyn Backing>,
+    ) -> io::Result<Self> {
+        let mut map = MmapOptions::new().len(len.max(content.len()).max(1)).map_anon()?;
+        if let Some(front) = map.get_mut(..content.len()) {
+            front.copy_from_slice(content);
+        }
+        Ok(Self::new(map.into(), content.len(), read_only, backing))
+    }
+
+    /// As [`Region::of_memory`], but of `content` only the first `kept` bytes are readable.
+    pub(super) fn of_memory_kept(
+        len: usize,
+        content: &[u8],
+        kept: usize,
+        backing: Box<dyn Backing>,
+    ) -> io::Result<Self> {
+        let region = Self::of_memory(len, content, false, backing)?;
+        region.published.store(kept.min(content.len()), Ordering::Release);
+        Ok(region)
+    }
+
+    fn new(map: MmapRaw, kept: usize, read_only: bool, backing: Box<dyn Backing>) -> Self {
+        let kept = kept.min(map.len());
+        Self { map, published: AtomicUsize::new(kept), writer_taken: AtomicBool::new(read_only), backing }
+    }
+
+    /// How many bytes it has room for.
+    pub fn capacity(&self) -> usize {
+        self.map.len()
+    }
+
+    /// What has been published.
+    pub fn bytes(&self) -> &[u8] {
+        let end = self.published.load(Ordering::Acquire);
+        // SAFETY: `end` never exceeds the mapping's length (`new`, `Writer::publish`). Bytes below `published` are
+        // written by nobody: the only `Writer` refuses positions below it, `published` only grows, and by the promise
+        // of `of_file` no other process changes the file. The mapping lives as long as `self`.
+        unsafe { std::slice::from_raw_parts(self.map.as_ptr(), end) }
+    }
+
+    /// The one writer; `None` while another exists, and always for a region that is read only.
+    pub fn writer(self: &Arc<Self>) -> Option<Writer> {
+        if self.writer_taken.swap(true, Ordering::AcqRel) {
+            return None;
+        }
+        Some(Writer { end: self.published.load(Ordering::Acquire), region: Arc::clone(self) })
+    }
+
+    /// Makes the published bytes of this range durable. Blocks.
+    pub fn sync_range(&self, from: usize, to: usize) -> io::Result<()> {
+        self.backing.sync_range(self, from, to.min(self.bytes().len()))
+    }
+
+    /// Makes the file's length and allocation durable, once after it was made. Blocks.
+    pub fn sync_len(&self) -> io::Result<()> {
+        self.backing.sync_len(self)
+    }
+
+    /// Brings the pages of this range into memory, writable, so that appends meet no page fault. Only a hint.
+    pub fn populate(&self, range: Range<usize>) {
+        let end = range.end.min(self.map.len());
+        if range.start >= end {
+            return;
+        }
+        #[cfg(target_os = "linux")]
+        {
+            let page = range.start & !4095;
+            // An old kernel refuses; then appends fault the pages in, which is only slower.
+            let _ = self.map.advise_range(memmap2::Advice::PopulateWrite, page, end - page);
+        }
+    }
+
+    /// Flushes the pages of a mapped file. For backings.
+    pub(super) fn flush_pages(&self, from: usize, to: usize) -> io::Result<()> {
+        if to <= from { Ok(()) } else { self.map.flush_range(from, to - from) }
+    }
+}
+
+impl FrameOwner for Region {
+    fn bytes(&self) -> &[u8] {
+        Region::bytes(self)
+    }
+
+    fn capacity(&self) -> usize {
+        // Its pages belong to the file's cache; a frame into it costs its holder nothing.
+        0
+    }
+}
+
+/// The right to fill a region. There is at most one for a region at any time.
+pub struct Writer {
+    region: Arc<Region>,
+    end: usize,
+}
+
+impl Writer {
+    /// The region it fills.
+    pub fn region(&self) -> &Arc<Region> {
+        &self.region
+    }
+
+    /// Where the next byte goes.
+    pub fn end(&self) -> usize {
+        self.end
+    }
+
+    /// How many bytes still fit.
+    pub fn left(&self) -> usize {
+        self.region.map.len() - self.end
+    }
+
+    /// Puts bytes behind what was put before; false, and nothing is put, if they do not fit. Readers see them only
+    /// after [`Writer::publish`].
+    pub fn put(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.left() {
+            return false;
+        }
+        // SAFETY: `end + bytes.len()` lies within the mapping, checked above. `end` is at or above `published`, so no
+        // reader's slice covers the target; only one `Writer` exists for a region and `put` needs it exclusively.
+        unsafe {
+            let target = self.region.map.as_mut_ptr().add(self.end);
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len());
+        }
+        self.end += bytes.len();
+        true
+    }
+
+    /// Makes everything put so far readable.
+    ///
+    /// # Errors
+    /// A disk without mappings may fail to write here; nothing becomes readable then, and what was put is forgotten.
+    pub fn publish(&mut self) -> io::Result<()> {
+        let from = self.region.published.load(Ordering::Relaxed);
+        // SAFETY: `from..end` lies within the mapping and was initialised by `put`; only this writer could change it,
+        // and it is borrowed exclusively while the slice lives.
+        let new = unsafe { std::slice::from_raw_parts(self.region.map.as_ptr().add(from), self.end - from) };
+        if let Err(error) = self.region.backing.written(from, new) {
+            self.end = from;
+            return Err(error);
+        }
+        self.region.published.store(self.end, Ordering::Release);
+        Ok(())
+    }
+
+    /// Forgets what was put since the last publication.
+    pub fn take_back(&mut self) {
+        self.end = self.region.published.load(Ordering::Relaxed);
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        self.region.writer_taken.store(false, Ordering::Release);
+    }
+}
+
+/// For memory that no file stands behind.
+pub(super) struct NoFile;
+
+impl Backing for NoFile {
+    fn written(&self, _at: usize, _bytes: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_range(&self, _region: &Region, _from: usize, _to: usize) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync_len(&self, _region: &Region) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(len: usize) -> Arc<Region> {
+        Arc::new(Region::of_memory(len, b"ab", false, Box::new(NoFile)).unwrap())
+    }
+
+    #[test]
+    fn readers_see_only_what_was_published_and_it_never_changes() {
+        let region = region(8);
+        let mut writer = region.writer().unwrap();
+        let before = region.bytes();
+        assert!(writer.put(b"cd") && region.bytes() == b"ab");
+        writer.take_back();
+        assert!(writer.put(b"xy") && writer.publish().is_ok());
+        assert_eq!((before, region.bytes(), writer.left()), (b"ab".as_slice(), b"abxy".as_slice(), 4));
+        assert!(!writer.put(b"12345") && region.bytes() == b"abxy");
+    }
+
+    #[test]
+    fn there_is_one_writer_at_a_time_and_none_for_a_read_only_region() {
+        let region = region(8);
+        let first = region.writer().unwrap();
+        assert!(region.writer().is_none());
+        drop(first);
+        assert!(region.writer().is_some());
+        let fixed = Arc::new(Region::of_memory(0, b"ab", true, Box::new(NoFile)).unwrap());
+        assert!(fixed.writer().is_none() && fixed.bytes() == b"ab");
+    }
+}

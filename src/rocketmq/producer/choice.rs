@@ -8,6 +8,18 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use crate::model::Queue;
 use crate::model::tags::java_hash;
 
+/// What can be chosen: it is on some broker.
+pub(super) trait OnBroker {
+    /// The broker's name.
+    fn broker(&self) -> &str;
+}
+
+impl OnBroker for Queue {
+    fn broker(&self) -> &str {
+        &self.broker
+    }
+}
+
 /// Where the round robin over one topic's queues stands. Shared by all threads that send to the topic.
 #[derive(Debug)]
 pub(super) struct Cursor(AtomicU32);
@@ -22,13 +34,13 @@ impl Cursor {
     ///
     /// Source: apache/rocketmq@rocketmq-all-4.9.3
     /// client/src/main/java/org/apache/rocketmq/client/impl/producer/TopicPublishInfo.java
-    pub(super) fn next<'q>(&self, queues: &'q [Queue], avoid: Option<&str>) -> Option<&'q Queue> {
+    pub(super) fn next<'q, Q: OnBroker>(&self, queues: &'q [Q], avoid: Option<&str>) -> Option<&'q Q> {
         let len = u32::try_from(queues.len()).ok().filter(|len| *len > 0)?;
         // The remainder is taken of an unsigned counter, so it stays an index when the counter wraps.
         let first = self.0.fetch_add(1, Relaxed).wrapping_add(1) % len;
         let Some(avoid) = avoid else { return queues.get(first as usize) };
         let turn = || (first as usize..queues.len()).chain(0..first as usize).filter_map(|at| queues.get(at));
-        turn().find(|queue| &*queue.broker != avoid).or_else(|| queues.get(first as usize))
+        turn().find(|queue| queue.broker() != avoid).or_else(|| queues.get(first as usize))
     }
 }
 
@@ -37,7 +49,7 @@ impl Cursor {
 ///
 /// Source: apache/rocketmq@rocketmq-all-5.3.3
 /// client/src/main/java/org/apache/rocketmq/client/producer/selector/SelectMessageQueueByHash.java
-pub(super) fn by_key<'q>(queues: &'q [Queue], key: &str) -> Option<&'q Queue> {
+pub(super) fn by_key<'q, Q>(queues: &'q [Q], key: &str) -> Option<&'q Q> {
     let len = i32::try_from(queues.len()).ok().filter(|len| *len > 0)?;
     queues.get((java_hash(key) % len).unsigned_abs() as usize)
 }
@@ -86,7 +98,7 @@ mod tests {
                 assert!(cursor.next(&all, None).is_some(), "from {start}");
             }
         }
-        assert!(Cursor::starting_at(0).next(&[], None).is_none());
+        assert!(Cursor::starting_at(0).next(&queues(&[]), None).is_none());
     }
 
     #[test]
@@ -95,7 +107,7 @@ mod tests {
         assert_eq!(java_hash(key), i32::MIN);
         assert_eq!(name(by_key(&queues(&[("a", 4)]), key)), "a0");
         assert_eq!(name(by_key(&queues(&[("a", 3)]), key)), "a2");
-        assert!(by_key(&[], key).is_none());
+        assert!(by_key(&queues(&[]), key).is_none());
     }
 
     #[test]

@@ -3,8 +3,22 @@
 //! [`command`] reads and writes what every frame starts with; one file per conversation holds its typed request, answer
 //! and bodies; `record` and `properties` are the stored message.
 
+pub mod batch;
 pub mod codes;
 pub mod command;
 mod fields;
+pub mod group;
 pub mod header;
+pub mod lock;
+pub mod message_id;
+pub mod offset;
+pub mod properties;
+pub mod pull;
+pub mod query;
+pub mod record;
+pub mod register;
+pub mod route;
 mod scan;
+pub mod send;
+pub mod topics;
+pub mod transaction;

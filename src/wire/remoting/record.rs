@@ -1,0 +1,737 @@
+//! Stored messages: an index into the frame that carries them, and writing one.
+//!
+//! A pull answer's body is records one after the other. [`index`] turns it into one [`Record`] a message, which holds
+//! numbers and lengths; body, topic and properties stay in the frame. The store writes records with [`NewRecord`] and
+//! fills in their places with [`patch`].
+//!
+//! Source: apache/rocketmq@rocketmq-all-5.3.3
+//! common/src/main/java/org/apache/rocketmq/common/message/MessageDecoder.java,
+//! store/src/main/java/org/apache/rocketmq/store/MessageExtEncoder.java
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::codes::sys_flag;
+use super::properties::Properties;
+use crate::error::WireError;
+use crate::wire::bytes::{Cursor, patch_i64};
+use crate::wire::checksum::body_crc;
+
+/// A record whose topic length has one byte.
+pub const MAGIC_V1: u32 = 0xDAA3_20A7;
+/// A record whose topic length has two bytes: for topics above 127 bytes, which 4.9.x cannot read.
+pub const MAGIC_V2: u32 = 0xDAA3_20AB;
+/// Fills the end of a log file; carries no message.
+pub const MAGIC_BLANK: u32 = 0xCBD4_3194;
+/// Shortest record: V1, IPv4 hosts, no topic, body or properties.
+pub const RECORD_MIN: usize = 91;
+/// Longest properties text in bytes.
+pub const PROPERTIES_MAX: usize = i16::MAX as usize;
+/// Fields up to the body with IPv4 hosts.
+const FIXED: usize = 88;
+/// What an IPv6 host is longer.
+const V6_MORE: usize = 12;
+/// So many damaged records are reported in one body; what follows is given up with the last report.
+pub const DAMAGE_MAX: usize = 32;
+
+/// One message of an indexed body: its numbers, and where its texts stand.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Record {
+    /// Offset in its queue.
+    pub queue_offset: i64,
+    /// Place in the broker's log.
+    pub physical_offset: i64,
+    /// When it was made, ms since 1970.
+    pub born_ms: i64,
+    /// When it was stored, ms since 1970.
+    pub store_ms: i64,
+    /// Physical offset of the half message it was, 0 for none.
+    pub prepared_offset: i64,
+    /// Where the record starts in the indexed bytes.
+    pub at: u32,
+    /// Its whole length.
+    pub len: u32,
+    /// Length of the body.
+    pub body_len: u32,
+    /// Checksum of the body as it says.
+    pub body_crc: u32,
+    /// Queue.
+    pub queue_id: i32,
+    /// The application's own 32 bits.
+    pub flag: i32,
+    /// See [`super::codes::sys_flag`].
+    pub sys_flag: i32,
+    /// How often it was given back.
+    pub reconsume_times: i32,
+    topic_len: u16,
+    properties_len: u16,
+    topic_len_bytes: u8,
+}
+
+/// Whether [`index`] sums every body.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Check {
+    /// Compare the sum; a record that does not match is damaged.
+    Crc,
+    /// Lengths only.
+    Lengths,
+}
+
+/// A record that cannot be used.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub struct Damage {
+    /// Where it starts in the indexed bytes.
+    pub at: usize,
+    /// How many bytes are passed over with it.
+    pub len: usize,
+    /// What is wrong.
+    pub error: WireError,
+    /// Its place, as far as its fixed fields can be read; nothing vouches for them.
+    pub place: Option<Place>,
+    /// Its length could not be believed, or too much is damaged: everything behind it is passed over too.
+    pub rest_lost: bool,
+}
+
+/// Where a damaged record says it belongs.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub struct Place {
+    /// Queue.
+    pub queue_id: i32,
+    /// Offset in its queue.
+    pub queue_offset: i64,
+    /// Place in the broker's log.
+    pub physical_offset: i64,
+}
+
+/// Appends a [`Record`] for every good record of `bytes`, in order, and a [`Damage`] for every other.
+///
+/// A damaged record costs itself alone as long as its length leads to the next (D8). Blank records are passed over.
+/// Reserves for records that can be there, never by what a length says.
+pub fn index(bytes: &[u8], check: Check, records: &mut Vec<Record>, damage: &mut Vec<Damage>) {
+    // Positions have 32 bits; no frame and no segment is longer.
+    let bytes = bytes.get(..u32::MAX as usize).unwrap_or(bytes);
+    let most = damage.len() + DAMAGE_MAX;
+    let mut at = 0;
+    while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        match read(rest, at, check) {
+            Ok(Some(record)) => {
+                if records.len() == records.capacity() {
+                    grow(records, rest.len(), record.len as usize);
+                }
+                records.push(record);
+                at += record.len as usize;
+            }
+            Ok(None) => at += blank_len(rest),
+            Err(error) => {
+                let found = damaged(rest, at, error, damage.len() + 1 >= most);
+                at += found.len;
+                let last = found.rest_lost;
+                damage.push(found);
+                if last {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// Makes place for as many records of this length as can follow, at least a quarter more than there are, at most as
+/// many as fit: a frame never makes the index larger than itself.
+#[cold]
+fn grow(records: &mut Vec<Record>, rest: usize, len: usize) {
+    let likely = rest / len.max(RECORD_MIN) + 1;
+    records.reserve_exact(likely.max(records.len() / 4).min(rest / RECORD_MIN + 1));
+}
+
+#[cold]
+fn damaged(rest: &[u8], at: usize, error: WireError, last: bool) -> Damage {
+    let mut cursor = Cursor::new(rest);
+    let len = cursor.i32("size").ok().and_then(|len| usize::try_from(len).ok());
+    let next = len.filter(|len| (RECORD_MIN..=rest.len()).contains(len) && !last);
+    let place = || -> Result<Place, WireError> {
+        let mut cursor = Cursor::new(rest);
+        cursor.take("head", 12)?;
+        let queue_id = cursor.i32("queue id")?;
+        cursor.take("flag", 4)?;
+        Ok(Place {
+            queue_id,
+            queue_offset: cursor.i64("queue offset")?,
+            physical_offset: cursor.i64("physical offset")?,
+        })
+    };
+    Damage { at, len: next.unwrap_or(rest.len()), error, place: place().ok(), rest_lost: next.is_none() }
+}
+
+fn blank_len(rest: &[u8]) -> usize {
+    // `read` has found a length that fits.
+    Cursor::new(rest).i32("size").ok().and_then(|len| usize::try_from(len).ok()).unwrap_or(rest.len()).max(8)
+}
+
+/// Reads `N` bytes of the fixed part, whose position is a constant: the bounds are known to the compiler.
+#[inline(always)]
+fn word<const AT: usize, const N: usize>(head: &[u8; FIXED]) -> [u8; N] {
+    head.get(AT..).and_then(<[u8]>::first_chunk::<N>).copied().unwrap_or([0; N])
+}
+
+/// The record at the front of `rest`, whose first byte is byte `at` of what is indexed; `None` for a blank one.
+#[inline]
+fn read(rest: &[u8], at: usize, check: Check) -> Result<Option<Record>, WireError> {
+    let Some(head) = rest.first_chunk::<FIXED>() else { return short(rest) };
+    let len = u32::from_be_bytes(word::<0, 4>(head));
+    let magic = u32::from_be_bytes(word::<4, 4>(head));
+    let bytes = match rest.get(..len as usize) {
+        Some(bytes) if bytes.len() >= RECORD_MIN => bytes,
+        _ => return short(rest),
+    };
+    let topic_len_bytes = match magic {
+        MAGIC_V1 => 1u8,
+        MAGIC_V2 => 2,
+        _ => return short(rest),
+    };
+    let flags = i32::from_be_bytes(word::<36, 4>(head));
+    let (store_ms, reconsume_times, prepared_offset, body_len, fixed) =
+        if flags & (sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6) == 0 {
+            (
+                i64::from_be_bytes(word::<56, 8>(head)),
+                i32::from_be_bytes(word::<72, 4>(head)),
+                i64::from_be_bytes(word::<76, 8>(head)),
+                i32::from_be_bytes(word::<84, 4>(head)),
+                FIXED,
+            )
+        } else {
+            wide(bytes, flags)?
+        };
+    let bad = |what, len: i64| WireError::BadLength { what, len, left: bytes.len().saturating_sub(fixed) };
+    let body_end = match usize::try_from(body_len).ok().and_then(|len| fixed.checked_add(len)) {
+        Some(end) if end < bytes.len() => end,
+        _ => return Err(bad("body", i64::from(body_len))),
+    };
+    let after = bytes.get(body_end..).unwrap_or_default();
+    let topic_len = match (topic_len_bytes, after) {
+        (1, &[len, ..]) => i16::from(len as i8),
+        (_, &[high, low, ..]) => i16::from_be_bytes([high, low]),
+        _ => return Err(bad("topic", 0)),
+    };
+    let topic_end = match usize::try_from(topic_len) {
+        Ok(len) => body_end + usize::from(topic_len_bytes) + len,
+        Err(_) => return Err(bad("topic", i64::from(topic_len))),
+    };
+    let Some(word) = bytes.get(topic_end..).and_then(<[u8]>::first_chunk::<2>) else {
+        return Err(bad("topic", i64::from(topic_len)));
+    };
+    let properties_len = i16::from_be_bytes(*word);
+    match usize::try_from(properties_len) {
+        Ok(len) if topic_end + 2 + len == bytes.len() => {}
+        _ => return Err(bad("properties", i64::from(properties_len))),
+    }
+    let stored = u32::from_be_bytes(self::word::<8, 4>(head));
+    if check == Check::Crc {
+        let computed = body_crc(bytes.get(fixed..body_end).unwrap_or_default());
+        if computed != stored {
+            return Err(WireError::BadChecksum { stored, computed });
+        }
+    }
+    Ok(Some(Record {
+        queue_offset: i64::from_be_bytes(self::word::<20, 8>(head)),
+        physical_offset: i64::from_be_bytes(self::word::<28, 8>(head)),
+        born_ms: i64::from_be_bytes(self::word::<40, 8>(head)),
+        store_ms,
+        prepared_offset,
+        // `index` has cut its bytes to 32 bits.
+        at: at as u32,
+        len,
+        body_len: body_len as u32,
+        body_crc: stored,
+        queue_id: i32::from_be_bytes(self::word::<12, 4>(head)),
+        flag: i32::from_be_bytes(self::word::<16, 4>(head)),
+        sys_flag: flags,
+        reconsume_times,
+        topic_len: topic_len as u16,
+        properties_len: properties_len as u16,
+        topic_len_bytes,
+    }))
+}
+
+/// A blank record, or what is wrong with something too short or with a foreign mark.
+#[cold]
+fn short(rest: &[u8]) -> Result<Option<Record>, WireError> {
+    let mut cursor = Cursor::new(rest);
+    let len = cursor.i32("size")?;
+    let magic = cursor.u32("magic")?;
+    let fits = usize::try_from(len).is_ok_and(|len| len <= rest.len());
+    match magic {
+        MAGIC_BLANK if fits && len >= 8 => Ok(None),
+        MAGIC_V1 | MAGIC_V2 => Err(WireError::BadLength { what: "size", len: i64::from(len), left: rest.len() }),
+        _ if !fits => Err(WireError::BadLength { what: "size", len: i64::from(len), left: rest.len() }),
+        _ => Err(WireError::BadValue { what: "magic", found: i64::from(magic) }),
+    }
+}
+
+/// What stands behind the hosts, when one of them is IPv6.
+#[cold]
+fn wide(bytes: &[u8], flags: i32) -> Result<(i64, i32, i64, i32, usize), WireError> {
+    let mut cursor = Cursor::new(bytes);
+    cursor.take("head", 48)?;
+    cursor.take("born host", host_len(flags, sys_flag::BORN_HOST_V6))?;
+    let store_ms = cursor.i64("store time")?;
+    cursor.take("store host", host_len(flags, sys_flag::STORE_HOST_V6))?;
+    let reconsume_times = cursor.i32("reconsume times")?;
+    let prepared_offset = cursor.i64("prepared offset")?;
+    let body_len = cursor.i32("body length")?;
+    Ok((store_ms, reconsume_times, prepared_offset, body_len, bytes.len() - cursor.left()))
+}
+
+fn host_len(flags: i32, bit: i32) -> usize {
+    if flags & bit == 0 { 8 } else { 8 + V6_MORE }
+}
+
+impl Record {
+    /// The one record that `bytes` are; bytes behind it are ignored.
+    ///
+    /// # Errors
+    /// What is wrong with it; `MissingField` for a blank one.
+    pub fn read(bytes: &[u8], check: Check) -> Result<Self, WireError> {
+        read(bytes, 0, check)?.ok_or(WireError::MissingField { field: "record" })
+    }
+
+    fn part<'f>(&self, frame: &'f [u8], from: usize, len: usize) -> &'f [u8] {
+        let from = self.at as usize + from;
+        frame.get(from..from.saturating_add(len)).unwrap_or_default()
+    }
+
+    fn fixed(&self) -> usize {
+        host_len(self.sys_flag, sys_flag::BORN_HOST_V6) + host_len(self.sys_flag, sys_flag::STORE_HOST_V6) + FIXED - 16
+    }
+
+    fn topic_at(&self) -> usize {
+        self.fixed() + self.body_len as usize + usize::from(self.topic_len_bytes)
+    }
+
+    /// All its bytes; `frame` must be what was indexed, here and below.
+    pub fn bytes<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
+        self.part(frame, 0, self.len as usize)
+    }
+
+    /// The body as it is stored: compressed if the flag says so.
+    #[inline]
+    pub fn body<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
+        self.part(frame, self.fixed(), self.body_len as usize)
+    }
+
+    /// The topic's bytes.
+    #[inline]
+    pub fn topic<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
+        self.part(frame, self.topic_at(), usize::from(self.topic_len))
+    }
+
+    /// The properties.
+    #[inline]
+    pub fn properties<'f>(&self, frame: &'f [u8]) -> Properties<'f> {
+        let at = self.topic_at() + usize::from(self.topic_len) + 2;
+        Properties::new(self.part(frame, at, usize::from(self.properties_len)))
+    }
+
+    /// Address of the producer.
+    pub fn born_host(&self, frame: &[u8]) -> SocketAddr {
+        read_host(self.part(frame, 48, host_len(self.sys_flag, sys_flag::BORN_HOST_V6)))
+    }
+
+    /// Address of the broker.
+    pub fn store_host(&self, frame: &[u8]) -> SocketAddr {
+        let from = 48 + host_len(self.sys_flag, sys_flag::BORN_HOST_V6) + 8;
+        read_host(self.part(frame, from, host_len(self.sys_flag, sys_flag::STORE_HOST_V6)))
+    }
+
+    /// Its offset id, see [`super::message_id`].
+    pub fn offset_id(&self, frame: &[u8]) -> String {
+        super::message_id::offset_id(self.store_host(frame), self.physical_offset)
+    }
+
+    /// True if the body is compressed.
+    pub fn is_compressed(&self) -> bool {
+        self.sys_flag & sys_flag::COMPRESSED != 0
+    }
+
+    /// The transaction bits of its flag.
+    pub fn transaction(&self) -> i32 {
+        self.sys_flag & sys_flag::TRANSACTION
+    }
+
+    /// True if the body is a batch that the reader takes apart, see [`super::batch`].
+    pub fn is_inner_batch(&self) -> bool {
+        let both = sys_flag::INNER_BATCH | sys_flag::NEED_UNWRAP;
+        self.sys_flag & both == both
+    }
+
+    /// The same message, to be written again, perhaps changed.
+    pub fn again<'f>(&self, frame: &'f [u8]) -> NewRecord<'f> {
+        NewRecord {
+            topic: self.topic(frame),
+            body: self.body(frame),
+            properties: self.properties(frame).text(),
+            queue_id: self.queue_id,
+            flag: self.flag,
+            sys_flag: self.sys_flag,
+            born_ms: self.born_ms,
+            born_host: self.born_host(frame),
+            store_host: self.store_host(frame),
+            reconsume_times: self.reconsume_times,
+            prepared_offset: self.prepared_offset,
+            body_crc: None,
+        }
+    }
+}
+
+fn read_host(bytes: &[u8]) -> SocketAddr {
+    let host = |ip: IpAddr, port: &[u8]| {
+        let port = port.first_chunk::<4>().map_or(0, |port| u32::from_be_bytes(*port));
+        // A broker writes ports as 32 bits; above 16 there is none.
+        SocketAddr::new(ip, u16::try_from(port).unwrap_or(0))
+    };
+    match (bytes.split_first_chunk::<16>(), bytes.split_first_chunk::<4>()) {
+        (Some((ip, port)), _) => host(IpAddr::from(*ip), port),
+        (None, Some((ip, port))) => host(IpAddr::from(*ip), port),
+        (None, None) => SocketAddr::new(IpAddr::from([0; 4]), 0),
+    }
+}
+
+/// A message to be written as a record. Its offsets and store time are 0 until [`patch`].
+#[derive(Clone, Copy, Debug)]
+pub struct NewRecord<'a> {
+    /// Topic.
+    pub topic: &'a [u8],
+    /// Body as it is to be stored.
+    pub body: &'a [u8],
+    /// Properties text.
+    pub properties: &'a [u8],
+    /// Queue.
+    pub queue_id: i32,
+    /// The application's own 32 bits.
+    pub flag: i32,
+    /// See [`super::codes::sys_flag`]; the two bits of the hosts are set by the hosts below.
+    pub sys_flag: i32,
+    /// When it was made, ms since 1970.
+    pub born_ms: i64,
+    /// Address of the producer.
+    pub born_host: SocketAddr,
+    /// Address of the broker.
+    pub store_host: SocketAddr,
+    /// How often it was given back.
+    pub reconsume_times: i32,
+    /// Physical offset of the half message it was, 0 for none.
+    pub prepared_offset: i64,
+    /// Checksum of the body if it is known already.
+    pub body_crc: Option<u32>,
+}
+
+/// The fields before the body are at most this long.
+const HEAD_MAX: usize = FIXED + 2 * V6_MORE;
+
+/// A run of bytes filled from the front.
+struct Head {
+    bytes: [u8; HEAD_MAX],
+    len: usize,
+}
+
+impl Head {
+    fn put(&mut self, bytes: &[u8]) {
+        if let Some(place) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
+            place.copy_from_slice(bytes);
+            self.len += bytes.len();
+        }
+    }
+
+    fn put_host(&mut self, host: SocketAddr) {
+        match host.ip() {
+            IpAddr::V4(ip) => self.put(&ip.octets()),
+            IpAddr::V6(ip) => self.put(&ip.octets()),
+        }
+        self.put(&u32::from(host.port()).to_be_bytes());
+    }
+}
+
+impl NewRecord<'_> {
+    fn topic_len_bytes(&self) -> usize {
+        if self.topic.len() > i8::MAX as usize { 2 } else { 1 }
+    }
+
+    fn fixed_len(&self) -> usize {
+        let host = |host: SocketAddr| if host.is_ipv6() { 8 + V6_MORE } else { 8 };
+        FIXED - 16 + host(self.born_host) + host(self.store_host)
+    }
+
+    /// How long the record will be.
+    ///
+    /// # Errors
+    /// `TooLong` for a topic or properties above 32 767 bytes, or a record above what a frame holds.
+    pub fn encoded_len(&self) -> Result<usize, WireError> {
+        properties_len(self.properties)?;
+        if self.topic.len() > i16::MAX as usize {
+            return Err(WireError::TooLong { what: "topic", len: self.topic.len(), max: i16::MAX as usize });
+        }
+        let ends = self.topic_len_bytes() + self.topic.len() + 2 + self.properties.len();
+        let len = self.fixed_len() + self.body.len() + ends;
+        let max = crate::wire::frame::REMOTING_MAX as usize;
+        if len > max {
+            return Err(WireError::TooLong { what: "record", len, max });
+        }
+        Ok(len)
+    }
+
+    fn head(&self, len: usize) -> Head {
+        let hosts = [(self.born_host, sys_flag::BORN_HOST_V6), (self.store_host, sys_flag::STORE_HOST_V6)];
+        let flags = hosts.iter().fold(
+            self.sys_flag,
+            |flags, (host, bit)| {
+                if host.is_ipv6() { flags | bit } else { flags & !bit }
+            },
+        );
+        let magic = if self.topic_len_bytes() == 1 { MAGIC_V1 } else { MAGIC_V2 };
+        let crc = self.body_crc.unwrap_or_else(|| body_crc(self.body));
+        let mut head = Head { bytes: [0; HEAD_MAX], len: 0 };
+        // `encoded_len` has bounded it to 24 bits.
+        head.put(&(len as u32).to_be_bytes());
+        head.put(&magic.to_be_bytes());
+        head.put(&crc.to_be_bytes());
+        head.put(&self.queue_id.to_be_bytes());
+        head.put(&self.flag.to_be_bytes());
+        head.put(&[0; 16]);
+        head.put(&flags.to_be_bytes());
+        head.put(&self.born_ms.to_be_bytes());
+        head.put_host(self.born_host);
+        head.put(&[0; 8]);
+        head.put_host(self.store_host);
+        head.put(&self.reconsume_times.to_be_bytes());
+        head.put(&self.prepared_offset.to_be_bytes());
+        head.put(&(self.body.len() as u32).to_be_bytes());
+        head
+    }
+
+    /// Hands the record's bytes to `put`, piece by piece.
+    fn pieces(&self, put: &mut impl FnMut(&[u8])) -> Result<usize, WireError> {
+        let len = self.encoded_len()?;
+        let head = self.head(len);
+        put(head.bytes.get(..head.len).unwrap_or_default());
+        put(self.body);
+        let topic_len = (self.topic.len() as u16).to_be_bytes();
+        put(topic_len.get(2 - self.topic_len_bytes()..).unwrap_or_default());
+        put(self.topic);
+        put(&(self.properties.len() as u16).to_be_bytes());
+        put(self.properties);
+        Ok(len)
+    }
+
+    /// Appends the record and says how long it is.
+    ///
+    /// # Errors
+    /// As [`NewRecord::encoded_len`]; nothing is written then.
+    pub fn encode_into(&self, out: &mut Vec<u8>) -> Result<usize, WireError> {
+        out.reserve(self.encoded_len()?);
+        self.pieces(&mut |piece| out.extend_from_slice(piece))
+    }
+
+    /// Writes the record to the front of `out`, a mapped segment say, and says how long it is.
+    ///
+    /// # Errors
+    /// As [`NewRecord::encoded_len`], and `TooLong` if it does not fit; nothing is written then.
+    pub fn encode_to(&self, out: &mut [u8]) -> Result<usize, WireError> {
+        let (len, max) = (self.encoded_len()?, out.len());
+        let mut rest = out.get_mut(..len).ok_or(WireError::TooLong { what: "record", len, max })?;
+        self.pieces(&mut |piece| {
+            let (place, after) = std::mem::take(&mut rest).split_at_mut_checked(piece.len()).unwrap_or_default();
+            place.copy_from_slice(piece);
+            rest = after;
+        })
+    }
+}
+
+/// Length word of a properties text.
+///
+/// # Errors
+/// `TooLong` above 32 767 bytes (C-003).
+pub fn properties_len(properties: &[u8]) -> Result<i16, WireError> {
+    let len = properties.len();
+    i16::try_from(len).map_err(|_| WireError::TooLong { what: "properties", len, max: PROPERTIES_MAX })
+}
+
+/// Fills in what a record gets when it is stored. `record` starts with a record that [`NewRecord`] wrote.
+#[inline]
+pub fn patch(record: &mut [u8], queue_offset: i64, physical_offset: i64, store_ms: i64) {
+    let flags = record.get(36..).and_then(<[u8]>::first_chunk::<4>).map_or(0, |word| i32::from_be_bytes(*word));
+    patch_i64(record, 20, queue_offset);
+    patch_i64(record, 28, physical_offset);
+    patch_i64(record, 48 + host_len(flags, sys_flag::BORN_HOST_V6), store_ms);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::bytes::patch_u32;
+
+    fn new<'a>(topic: &'a str, body: &'a [u8], properties: &'a [u8]) -> NewRecord<'a> {
+        NewRecord {
+            topic: topic.as_bytes(),
+            body,
+            properties,
+            queue_id: 2,
+            flag: 0,
+            sys_flag: 0,
+            born_ms: 1,
+            born_host: "127.0.0.1:1234".parse().unwrap(),
+            store_host: "127.0.0.1:10911".parse().unwrap(),
+            reconsume_times: 0,
+            prepared_offset: 0,
+            body_crc: None,
+        }
+    }
+
+    fn encoded(record: &NewRecord<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        record.encode_into(&mut out).unwrap();
+        patch(&mut out, 5, 77, 9);
+        out
+    }
+
+    /// The record of the cases: `topic`, body `abc`, 103 bytes.
+    fn base() -> Vec<u8> {
+        encoded(&new("topic", b"abc", b"A\x01b\x02"))
+    }
+
+    fn indexed(bytes: &[u8]) -> (Vec<Record>, Vec<Damage>) {
+        let (mut records, mut damage) = (Vec::new(), Vec::new());
+        index(bytes, Check::Crc, &mut records, &mut damage);
+        (records, damage)
+    }
+
+    #[test]
+    fn c_001_four_mixes_of_hosts() {
+        let (v4, v6) = ("127.0.0.1:1234".parse().unwrap(), "[::1]:10911".parse().unwrap());
+        for (born_host, store_host, flags, len) in
+            [(v4, v4, 0, 103), (v6, v4, 0x10, 115), (v4, v6, 0x20, 115), (v6, v6, 0x30, 127)]
+        {
+            let bytes = encoded(&NewRecord { born_host, store_host, ..new("topic", b"abc", b"A\x01b\x02") });
+            let (records, damage) = indexed(&bytes);
+            let record = records.first().unwrap();
+            assert_eq!((bytes.len(), record.sys_flag, damage.len(), records.len()), (len, flags, 0, 1));
+            assert_eq!((record.topic(&bytes), record.body(&bytes)), (b"topic".as_slice(), b"abc".as_slice()));
+            assert_eq!((record.born_host(&bytes), record.store_host(&bytes)), (born_host, store_host));
+            assert_eq!((record.queue_offset, record.physical_offset, record.store_ms), (5, 77, 9));
+            assert_eq!(record.properties(&bytes).find("A"), Some("b"));
+            assert_eq!(encoded(&record.again(&bytes)), bytes);
+            let mut slice = vec![0xEE; len + 1];
+            assert_eq!(record.again(&bytes).encode_to(&mut slice), Ok(len));
+            patch(&mut slice, 5, 77, 9);
+            assert_eq!((slice.get(..len), slice.last()), (Some(bytes.as_slice()), Some(&0xEE)));
+            assert!(record.again(&bytes).encode_to(slice.get_mut(..len - 1).unwrap()).is_err());
+        }
+    }
+
+    #[test]
+    fn c_002_unknown_bits_of_the_flag_are_kept() {
+        for (flags, transaction) in [(0x04, 4), (0x0C, 12), (i32::MIN, 0)] {
+            let mut bytes = base();
+            patch_u32(&mut bytes, 36, flags as u32);
+            let record = Record::read(&bytes, Check::Crc).unwrap();
+            assert_eq!((record.sys_flag, record.transaction(), record.len), (flags, transaction, 103));
+            assert_eq!(encoded(&record.again(&bytes)), bytes);
+        }
+    }
+
+    #[test]
+    fn c_003_property_length_beyond_16_bits() {
+        let long = vec![b'p'; 32_768];
+        let mut out = Vec::new();
+        assert!(new("t", b"", &long).encode_into(&mut out).is_err() && out.is_empty());
+        assert!(new("t", b"", &long[1..]).encode_into(&mut out).is_ok());
+        let mut bytes = base();
+        bytes[97..99].copy_from_slice(&[0xFF; 2]);
+        bytes.extend(base());
+        let (records, damage) = indexed(&bytes);
+        assert_eq!((records.len(), records[0].at, damage.len()), (1, 103, 1));
+        assert_eq!((damage[0].at, damage[0].len, damage[0].rest_lost), (0, 103, false));
+        assert_eq!(damage[0].place, Some(Place { queue_id: 2, queue_offset: 5, physical_offset: 77 }));
+    }
+
+    #[test]
+    fn c_004_lengths_that_lie() {
+        for word in [0x7FFF_FFFFu32, 0xFFFF_FFFF, 0x8000_0000, 0x10] {
+            let mut bytes = base();
+            patch_u32(&mut bytes, 84, word);
+            assert!(Record::read(&bytes, Check::Lengths).is_err(), "body {word:x}");
+        }
+        for len in [0x7F, 0xFF, 0x80] {
+            let mut bytes = base();
+            bytes[91] = len;
+            assert!(Record::read(&bytes, Check::Lengths).is_err(), "topic {len:x}");
+        }
+        for word in [0x7FFF_FFFFu32, 0, 0xFFFF_FFFF, 8] {
+            let mut bytes = base();
+            patch_u32(&mut bytes, 0, word);
+            let (records, damage) = indexed(&bytes);
+            assert_eq!((records.len(), records.capacity(), damage.len()), (0, 0, 1), "size {word:x}");
+            assert!(damage[0].rest_lost && damage[0].len == 103);
+        }
+    }
+
+    #[test]
+    fn c_007_an_empty_body_is_a_body() {
+        let bytes = encoded(&new("topic", b"", b"A\x01b\x02"));
+        let record = Record::read(&bytes, Check::Crc).unwrap();
+        assert_eq!((bytes.len(), record.body(&bytes), record.body_crc), (100, b"".as_slice(), 0));
+    }
+
+    #[test]
+    fn a_damaged_record_costs_itself_alone() {
+        let mut bytes = Vec::new();
+        for _ in 0..5 {
+            bytes.extend(base());
+        }
+        bytes[103 + 88] ^= 1;
+        patch_u32(&mut bytes, 3 * 103 + 4, 0xDEAD_BEEF);
+        let (records, damage) = indexed(&bytes);
+        assert_eq!(records.iter().map(|record| record.at / 103).collect::<Vec<_>>(), [0, 2, 4]);
+        assert!(matches!(damage[0].error, WireError::BadChecksum { .. }));
+        assert_eq!(damage[1].error, WireError::BadValue { what: "magic", found: 0xDEAD_BEEF });
+        assert!(damage.iter().all(|damage| !damage.rest_lost && damage.place.is_some()));
+    }
+
+    #[test]
+    fn blank_records_are_passed_over() {
+        let mut bytes = base();
+        bytes.extend([0, 0, 0, 12]);
+        bytes.extend(MAGIC_BLANK.to_be_bytes());
+        bytes.extend([0; 4]);
+        bytes.extend(base());
+        let (records, damage) = indexed(&bytes);
+        assert_eq!((records.len(), damage.len(), records[1].at), (2, 0, 115));
+    }
+
+    #[test]
+    fn reports_of_damage_are_bounded() {
+        let mut bytes = base();
+        patch_u32(&mut bytes, 4, 1);
+        let (records, damage) = indexed(&bytes.repeat(1000));
+        assert_eq!((records.len(), damage.len()), (0, DAMAGE_MAX));
+        assert_eq!(damage.iter().filter(|damage| damage.rest_lost).count(), 1);
+        assert_eq!(damage.iter().map(|damage| damage.len).sum::<usize>(), 103_000);
+    }
+
+    #[test]
+    fn the_index_is_never_larger_than_the_frame() {
+        for long in [0, 1, 3, 50] {
+            let mut bytes = encoded(&new("t", &vec![0; 4096], b"")).repeat(long);
+            bytes.extend(encoded(&new("", b"", b"")).repeat(3000));
+            let (records, _) = indexed(&bytes);
+            assert!(records.capacity() * size_of::<Record>() <= bytes.len(), "{long}: {}", records.capacity());
+        }
+        assert_eq!(size_of::<Record>(), 80);
+    }
+
+    #[test]
+    fn long_topics_take_the_second_form() {
+        let topic = "t".repeat(128);
+        let bytes = encoded(&new(&topic, b"abc", b""));
+        let record = Record::read(&bytes, Check::Crc).unwrap();
+        assert_eq!((record.topic(&bytes), bytes[7]), (topic.as_bytes(), 0xAB));
+        assert_eq!(record.body(&bytes), b"abc");
+    }
+}

@@ -3,6 +3,7 @@
 //! It counts and tells; it never blocks and never frees anything. Who is told "over the limit" stops asking for more:
 //! the pull is gated, not the message.
 
+use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -86,6 +87,12 @@ impl Budget {
                 wake();
             }
         }
+    }
+}
+
+impl fmt::Debug for Budget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Budget({} of {} bytes)", self.used(), self.limit())
     }
 }
 

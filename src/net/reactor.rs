@@ -1,0 +1,340 @@
+//! The loop: one mio poll that calls a role. A value with [`turn`](Reactor::turn), not a thread's main function.
+//!
+//! Client core and broker server run on one each; whoever holds it runs it. A turn reads sockets, takes commands and due
+//! deadlines, performs what the role wants, writes each connection once, and then lets the role settle. It never blocks
+//! but in its poll, and runs no user code.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use log::error;
+use mio::{Events, Poll, Token, Waker};
+
+use super::buffer::FramePool;
+use super::connections::{Check, Connections, Heard};
+use super::counters::Counters;
+use super::handle::{Handle, Inbox, Ringer};
+use super::inbound::Flow;
+use super::role::{Action, Conn, Out, Role};
+use crate::wire::frame::Cutter;
+use crate::work::budget::Budget;
+use crate::work::clock::{Clock, Nanos, Registration};
+use crate::work::deadlines::Deadlines;
+
+/// Events taken from one poll; more wait for the next.
+const EVENTS: usize = 256;
+/// Commands taken in one turn, so that a flood of them does not starve the sockets.
+const COMMANDS: usize = 1024;
+/// Deadlines run in one turn, for the same reason.
+const DUE: usize = 4096;
+/// How often in one turn a role may answer what its own actions caused: a connect that is refused at once may be
+/// followed by another. What is left over waits for the next turn.
+const ROUNDS: usize = 16;
+/// How long a loop that is stopped goes on to write what has been sent.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+
+const WAKER: Token = Token(usize::MAX);
+
+/// The token of a listener; they are counted down from the waker's, connections up from 1.
+pub(super) fn first_listener_token(number: usize) -> Token {
+    Token(usize::MAX - 1 - number)
+}
+
+/// What a loop may do, in bytes and time.
+#[derive(Debug)]
+pub struct Settings {
+    /// How frames are cut. Default: RocketMQ's, 16 MiB at most.
+    pub cutter: Cutter,
+    /// Sockets to accept from; [`Change::Accepted`](super::role::Change::Accepted) says which. Default: none.
+    pub listeners: Vec<TcpListener>,
+    /// Until when connecting has to have succeeded. Default 3 s.
+    pub connect_timeout: Duration,
+    /// How long neither end may be silent without being closed. Default 120 s; `None`: for ever.
+    pub idle_timeout: Option<Duration>,
+    /// How long a peer may take none of what waits for it. Default 30 s.
+    pub write_timeout: Duration,
+    /// While more bytes than this wait to be written to a connection, it is not read. Default 16 MiB.
+    pub output_pause: usize,
+    /// A connection for which more bytes than this wait is closed. Default 256 MiB.
+    pub output_limit: usize,
+    /// Memory that unfinished frames may take, all connections together; above it the newest is closed. Default 64 MiB.
+    pub inbound_limit: u64,
+    /// Counts the memory of live frames; at twice its limit connections stop reading. Default: none.
+    pub budget: Option<Budget>,
+    /// Bytes that one connection may read in a turn. Default 256 KiB.
+    pub turn_bytes: usize,
+    /// How long accepting pauses when the system refuses. Default 100 ms.
+    pub accept_pause: Duration,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            cutter: Cutter::REMOTING,
+            listeners: Vec::new(),
+            connect_timeout: Duration::from_secs(3),
+            idle_timeout: Some(Duration::from_secs(120)),
+            write_timeout: Duration::from_secs(30),
+            output_pause: 16 << 20,
+            output_limit: 256 << 20,
+            inbound_limit: 64 << 20,
+            budget: None,
+            turn_bytes: 256 << 10,
+            accept_pause: Duration::from_millis(100),
+        }
+    }
+}
+
+/// What to do after a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub enum Turn {
+    /// Run another.
+    Again,
+    /// The loop has been stopped; drop it.
+    Stopped,
+}
+
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+enum Due<T> {
+    Check(Check),
+    Role(T),
+}
+
+/// A loop and its role.
+pub struct Reactor<R: Role> {
+    role: R,
+    poll: Poll,
+    events: Events,
+    connections: Connections,
+    inbox: Inbox<R::Command>,
+    ringer: Arc<Ringer>,
+    out: Out<R::Timer>,
+    /// Actions in `out` that have been performed.
+    performed: usize,
+    deadlines: Deadlines<Due<R::Timer>>,
+    clock: Clock,
+    counters: Arc<Counters>,
+    pool: Arc<FramePool>,
+    last_words_until: Option<Instant>,
+    /// More was there than one turn takes.
+    left_over: bool,
+    _on_advance: Registration,
+}
+
+impl<R: Role> Reactor<R> {
+    /// A loop on its settings and clock; `make` gets the handle to it and makes its role.
+    ///
+    /// # Errors
+    /// The system's, when it refuses a poll or a listening socket.
+    pub fn new(settings: Settings, clock: Clock, make: impl FnOnce(&Handle<R::Command>) -> R) -> io::Result<Self> {
+        let poll = Poll::new()?;
+        let counters = Arc::new(Counters::default());
+        let ringer = Ringer::new(Waker::new(poll.registry(), WAKER)?, counters.clone());
+        let (inbox, handle) = Inbox::new(ringer.clone(), counters.clone());
+        let on_advance = {
+            let ringer = ringer.clone();
+            clock.on_advance(move || ringer.ring())
+        };
+        if let Some(budget) = &settings.budget {
+            let ringer = Arc::downgrade(&ringer);
+            budget.on_room(move || ringer.upgrade().iter().for_each(|ringer| ringer.ring()));
+        }
+        let pool = FramePool::new(settings.budget.clone());
+        let registry = poll.registry().try_clone()?;
+        Ok(Self {
+            role: make(&handle),
+            connections: Connections::new(registry, settings, pool.clone(), counters.clone())?,
+            poll,
+            events: Events::with_capacity(EVENTS),
+            inbox,
+            ringer,
+            out: Out::new(),
+            performed: 0,
+            deadlines: Deadlines::new(),
+            clock,
+            counters,
+            pool,
+            last_words_until: None,
+            left_over: false,
+            _on_advance: on_advance,
+        })
+    }
+
+    /// Runs turns until the loop is stopped, and gives its role back.
+    pub fn run(mut self) -> R {
+        while self.turn() == Turn::Again {}
+        self.role
+    }
+
+    /// Waits for something to happen and does all of it.
+    pub fn turn(&mut self) -> Turn {
+        if let Err(error) = self.wait() {
+            error!(target: "windlass::net", "the loop cannot poll and ends: error={error}");
+            return Turn::Stopped;
+        }
+        let now = self.clock.now();
+        self.left_over = false;
+        self.take_events(now);
+        self.connections.accept(now, &mut self.out);
+        self.tell(now);
+        self.connections.feed_starved();
+        self.read(now);
+        self.take_commands(now);
+        self.run_due(now);
+        self.perform(now);
+        self.role.settle(now, &mut self.out);
+        self.perform(now);
+        self.verdict()
+    }
+
+    /// The role, for who holds the loop.
+    pub fn role(&mut self) -> &mut R {
+        &mut self.role
+    }
+
+    /// What the loop has done so far.
+    pub fn counters(&self) -> &Arc<Counters> {
+        &self.counters
+    }
+
+    /// Where the loop's frames come from and go back to.
+    pub fn pool(&self) -> &Arc<FramePool> {
+        &self.pool
+    }
+
+    /// Connections that are there or being made.
+    pub fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Polls: for as long as nothing is due, or not at all if there is still something to do.
+    fn wait(&mut self) -> io::Result<()> {
+        self.ringer.bell.doze();
+        // Everything below is looked at after dozing off: who brings more from now on rings.
+        let busy = self.left_over
+            || self.performed < self.out.actions().len()
+            || self.connections.is_busy()
+            || !self.inbox.is_empty()
+            || (self.ringer.must_stop() && self.last_words_until.is_none());
+        let most = if busy { Some(Duration::ZERO) } else { self.sleep() };
+        if most == Some(Duration::ZERO) {
+            self.ringer.bell.awake();
+        }
+        self.counters.polls.bump();
+        let polled = self.poll.poll(&mut self.events, most);
+        self.ringer.bell.awake();
+        match polled {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {
+                self.events.clear();
+                Ok(())
+            }
+            other => other,
+        }
+    }
+
+    fn sleep(&self) -> Option<Duration> {
+        let due = self.deadlines.next().and_then(|at| self.clock.sleep_until(at));
+        let last = self.last_words_until.map(|until| until.saturating_duration_since(Instant::now()));
+        [due, last].into_iter().flatten().min()
+    }
+
+    fn take_events(&mut self, now: Nanos) {
+        for event in &self.events {
+            let Token(token) = event.token();
+            match usize::MAX - token {
+                0 => {}
+                above if above <= u16::MAX as usize => self.connections.listener_event(above - 1),
+                _ => self.connections.event(Conn(token as u64), event, now),
+            }
+        }
+    }
+
+    /// Gives every ready connection its share.
+    fn read(&mut self, now: Nanos) {
+        let Self { role, connections, out, .. } = self;
+        for _ in 0..connections.ready() {
+            connections.read_next(now, |conn, frame| {
+                role.frame(conn, frame, now, out);
+                if out.is_closing(conn) { Flow::Stop } else { Flow::Go }
+            });
+        }
+    }
+
+    fn take_commands(&mut self, now: Nanos) {
+        for _ in 0..COMMANDS {
+            let Some(command) = self.inbox.take() else { return };
+            self.counters.commands.bump();
+            self.role.command(command, now, &mut self.out);
+        }
+        self.left_over = true;
+    }
+
+    fn run_due(&mut self, now: Nanos) {
+        for _ in 0..DUE {
+            match self.deadlines.due(now) {
+                None => return,
+                Some(Due::Check(check)) => self.connections.check(check, now),
+                Some(Due::Role(timer)) => self.role.due(timer, now, &mut self.out),
+            }
+        }
+        self.left_over = true;
+    }
+
+    /// Does what the role wants, writes, and tells it what came of it, until it wants nothing more.
+    fn perform(&mut self, now: Nanos) {
+        for _ in 0..ROUNDS {
+            self.act(now);
+            self.connections.flush(now);
+            self.tell(now);
+            if self.performed == self.out.actions().len() {
+                self.out.clear();
+                self.performed = 0;
+                break;
+            }
+        }
+        for (at, check) in self.connections.checks.drain(..) {
+            self.deadlines.arm(at, Due::Check(check));
+        }
+    }
+
+    fn act(&mut self, now: Nanos) {
+        while let Some(action) = self.out.actions().get(self.performed).cloned() {
+            self.performed += 1;
+            match action {
+                Action::Connect(conn, addr) => self.connections.connect(conn, addr, now),
+                Action::Send(conn, bytes) => self.connections.send(conn, &self.out, bytes, 0..0),
+                Action::SendFrames(conn, bytes, frames) => self.connections.send(conn, &self.out, bytes, frames),
+                Action::Close(conn) => self.connections.close(conn),
+                Action::Arm(at, timer) => self.deadlines.arm(at, Due::Role(timer)),
+                Action::Stop => self.stop(),
+            }
+        }
+    }
+
+    /// Tells the role what its connections did.
+    fn tell(&mut self, now: Nanos) {
+        while let Some(heard) = self.connections.heard.pop_front() {
+            match heard {
+                Heard::Change(conn, change) => self.role.connection(conn, change, now, &mut self.out),
+                Heard::Notice(notice) => self.role.notice(notice, now, &mut self.out),
+            }
+        }
+    }
+
+    fn stop(&mut self) {
+        self.last_words_until.get_or_insert_with(|| Instant::now() + LAST_WORDS);
+    }
+
+    fn verdict(&mut self) -> Turn {
+        if self.ringer.must_stop() {
+            self.stop();
+        }
+        match self.last_words_until {
+            Some(until) if !self.connections.has_output() || Instant::now() >= until => Turn::Stopped,
+            Some(_) | None => Turn::Again,
+        }
+    }
+}

@@ -50,23 +50,6 @@ impl FramePool {
         FrameBuf { bytes, end: 0, len, pool: Some(Arc::clone(self)), charge }
     }
 
-    /// A whole frame with these bytes.
-    pub(super) fn copy(self: &Arc<Self>, frame: &[u8]) -> FrameBuf {
-        let mut buf = self.take(frame.len());
-        let mut rest = frame;
-        while !rest.is_empty() {
-            let room = buf.room();
-            let fits = room.len().min(rest.len());
-            let (now, later) = rest.split_at(fits);
-            if let Some(room) = room.get_mut(..fits) {
-                room.copy_from_slice(now);
-            }
-            buf.filled(fits);
-            rest = later;
-        }
-        buf
-    }
-
     fn give_back(&self, bytes: Vec<u8>) {
         // A buffer below its class's size grows when it gets a frame that needs more.
         let Some(class) = class_of(bytes.len()) else { return };

@@ -1,6 +1,7 @@
 //! Sockets: one mio loop that calls a role, connections, correlation, call lanes.
 
 pub mod answer;
+mod blocking;
 pub mod buffer;
 mod connection;
 mod connections;
@@ -8,8 +9,10 @@ pub mod correlation;
 pub mod counters;
 pub mod handle;
 mod inbound;
+pub mod lane;
 mod output;
 pub mod reactor;
+pub mod resolve;
 pub mod role;
 
 pub use buffer::{FrameBuf, FramePool};

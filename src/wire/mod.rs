@@ -3,5 +3,7 @@
 
 pub mod bytes;
 pub mod checksum;
+pub mod compress;
 pub mod frame;
+pub mod json;
 pub mod remoting;

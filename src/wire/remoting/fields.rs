@@ -363,7 +363,7 @@ impl<'o> FieldWriter<'o> {
 }
 
 /// Appends `text` as the inside of a JSON string, escaped as fastjson escapes it.
-pub(super) fn push_escaped(out: &mut Vec<u8>, text: &str) {
+pub(in crate::wire) fn push_escaped(out: &mut Vec<u8>, text: &str) {
     const HEX: [u8; 16] = *b"0123456789ABCDEF";
     let mut rest = text.as_bytes();
     loop {

@@ -15,6 +15,7 @@ pub mod offset;
 pub mod properties;
 pub mod pull;
 pub mod query;
+pub mod queue;
 pub mod record;
 pub mod register;
 pub mod route;
@@ -22,3 +23,5 @@ mod scan;
 pub mod send;
 pub mod topics;
 pub mod transaction;
+
+pub(in crate::wire) use fields::push_escaped;

@@ -107,9 +107,14 @@ impl FrameBuf {
         self.end = (self.end + n).min(self.len);
     }
 
+    /// Bytes of the frame that have not arrived.
+    pub(super) fn missing(&self) -> usize {
+        self.len - self.end
+    }
+
     /// True once every byte has arrived.
     pub(super) fn is_whole(&self) -> bool {
-        self.end == self.len
+        self.missing() == 0
     }
 
     /// The memory it occupies.

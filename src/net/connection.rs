@@ -169,23 +169,20 @@ impl Connection {
     }
 }
 
-/// One read into the rest of the unfinished frame and the stage behind it; and how many bytes there was room for.
+/// One read into the rest of the unfinished frame and the stage behind it, at most `share` bytes; and how many bytes
+/// there was room for.
 fn read_once(
     stream: &mut TcpStream,
     inbound: &mut Inbound,
     stage: &mut [u8],
     share: usize,
 ) -> (io::Result<usize>, usize) {
-    match inbound.room() {
-        None => (stream.read(stage), stage.len()),
-        Some(room) if room.len() >= share => {
-            let room = room.get_mut(..share).unwrap_or_default();
-            let offered = room.len();
-            (stream.read(room), offered)
-        }
-        Some(room) => {
-            let offered = room.len() + stage.len();
-            (stream.read_vectored(&mut [IoSliceMut::new(room), IoSliceMut::new(stage)]), offered)
-        }
-    }
+    let Some(room) = inbound.room() else {
+        let most = stage.len().min(share);
+        return (stream.read(stage.get_mut(..most).unwrap_or_default()), most);
+    };
+    let direct = room.len().min(share);
+    let staged = (share - direct).min(stage.len());
+    let (room, stage) = (room.get_mut(..direct).unwrap_or_default(), stage.get_mut(..staged).unwrap_or_default());
+    (stream.read_vectored(&mut [IoSliceMut::new(room), IoSliceMut::new(stage)]), direct + staged)
 }

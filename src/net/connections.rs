@@ -279,10 +279,11 @@ impl Connections {
         if connection.phase != Phase::Open || connection.output.waiting() > self.settings.output_pause {
             return;
         }
-        // A frame that was begun is finished all the same: it cannot be let go otherwise.
-        if self.settings.budget.as_ref().is_some_and(|budget| budget.is_exhausted()) && connection.inbound.is_between()
-        {
-            return self.starve(conn);
+        let mut share = self.settings.turn_bytes;
+        if self.settings.budget.as_ref().is_some_and(|budget| budget.is_exhausted()) {
+            // A frame that was begun is finished all the same: its memory cannot be let go otherwise.
+            let Some(rest) = connection.inbound.rest() else { return self.starve(conn) };
+            share = share.min(rest);
         }
         let counters = self.counters.clone();
         let mut frames = 0;
@@ -291,7 +292,7 @@ impl Connections {
             cutter: self.settings.cutter,
             pool: &self.pool,
             counters: &counters,
-            share: self.settings.turn_bytes,
+            share,
             now,
         };
         let end = connection.read(with, &mut |frame| {

@@ -33,6 +33,11 @@ impl Inbound {
         self.frame.as_mut().map(FrameBuf::room)
     }
 
+    /// How many bytes the unfinished frame still wants; `None` between two frames.
+    pub fn rest(&self) -> Option<usize> {
+        self.frame.as_ref().map(FrameBuf::missing)
+    }
+
     /// True between two frames.
     pub fn is_between(&self) -> bool {
         self.word_len == 0 && self.frame.is_none()

@@ -19,3 +19,6 @@ pub use buffer::{FrameBuf, FramePool};
 pub use handle::{Handle, PostError};
 pub use reactor::{Reactor, Settings, Turn};
 pub use role::{Action, Change, Conn, Notice, Out, Role, Why};
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -180,7 +180,6 @@ impl<R: Role> Reactor<R> {
         self.take_events(now);
         self.connections.accept(now, &mut self.out);
         self.tell(now);
-        self.connections.feed_starved();
         self.read(now);
         self.take_commands(now);
         self.run_due(now);
@@ -214,6 +213,7 @@ impl<R: Role> Reactor<R> {
     fn wait(&mut self) -> io::Result<()> {
         self.ringer.bell.doze();
         // Everything below is looked at after dozing off: who brings more from now on rings.
+        self.connections.feed_starved();
         let busy = self.left_over
             || self.performed < self.out.actions().len()
             || self.connections.is_busy()

@@ -1,0 +1,336 @@
+//! Framing, writing, closing, connecting and time-outs on real sockets.
+
+use super::*;
+use crate::wire::frame::Frame;
+use crate::work::TestClock;
+use std::io;
+use std::time::Instant;
+
+/// C-017: whatever speaks another protocol is closed at once, and nobody else notices.
+#[test]
+fn foreign_protocols_are_closed_at_once() {
+    let server = Loop::start(Clock::system(), true, |_| {});
+    let mut other = client(server.addr);
+    server.until_accepted();
+    let foreign: [&[u8]; 5] = [
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        &[0x03, 0x00, 0x00, 0x2F, 0x2A, 0xE0],
+        &[0x16, 0x03, 0x01, 0x02, 0x00],
+        &[0xFF; 4],
+    ];
+    for bytes in foreign {
+        ping(&mut other, b"before");
+        let mut stream = client(server.addr);
+        stream.write_all(bytes).unwrap();
+        let begun = Instant::now();
+        // Closed, or reset since it had sent more than was read.
+        assert!(!matches!(stream.read(&mut [0; 16]), Ok(1..)));
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        ping(&mut other, b"after");
+        let conn = server.until_accepted();
+        assert!(matches!(server.until_closed(conn), Why::Wire(_)));
+    }
+}
+
+/// C-019: many threads on few connections with small socket buffers and slow readers; every body is whole.
+#[test]
+fn frames_of_many_senders_are_never_mixed() {
+    let seed = u64::from(std::process::id());
+    println!("seed {seed}");
+    let server = Loop::start(Clock::system(), true, |settings| settings.output_pause = 64 << 10);
+    std::thread::scope(|scope| {
+        for connection in 0..4u64 {
+            let mut reader = client(server.addr);
+            let writer = std::sync::Arc::new(std::sync::Mutex::new(reader.try_clone().unwrap()));
+            for sender in 0..2u64 {
+                let writer = writer.clone();
+                scope.spawn(move || {
+                    let number = connection * 2 + sender + 1;
+                    let mut rng = XorShift(seed + number);
+                    for _ in 0..30 {
+                        let body = vec![number as u8; 1 + rng.below(300 << 10)];
+                        writer.lock().unwrap().write_all(&framed(&body)).unwrap();
+                    }
+                });
+            }
+            scope.spawn(move || {
+                for _ in 0..60 {
+                    let body = read_frame(&mut reader).unwrap();
+                    let first = body[0];
+                    assert!((connection * 2 + 1..=connection * 2 + 2).contains(&u64::from(first)), "seed {seed}");
+                    assert!(body.iter().all(|byte| *byte == first), "a mixed body, seed {seed}");
+                    std::thread::yield_now();
+                }
+            });
+        }
+    });
+}
+
+/// C-019: a peer that stops reading is closed when the write time-out has passed, and nothing more is written to it.
+#[test]
+fn a_peer_that_stops_reading_is_closed_after_the_write_timeout() {
+    let test = TestClock::new();
+    let client_loop = Loop::start(test.clock(), false, |_| {});
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = client_loop.connect(listener.local_addr().unwrap());
+    let (mut peer, _) = listener.accept().unwrap();
+    client_loop.send(conn, &vec![1; 8 << 20]);
+    peer.read_exact(&mut [0; 1024]).unwrap();
+    // It stalls from the moment the socket takes no more; that is before the turn that serves this ends.
+    client_loop.on_loop(|_, _| {});
+    client_loop.on_loop(|_, _| {});
+    test.advance(Duration::from_secs(29));
+    client_loop.on_loop(|_, _| {});
+    assert!(client_loop.heard.try_iter().all(|event| !matches!(event, Event::Change(_, Change::Closed { .. }))));
+    test.advance(Duration::from_secs(31));
+    assert!(matches!(client_loop.until_closed(conn), Why::WriteStalled));
+    // What is sent to it now goes nowhere; half a frame is followed by the end.
+    client_loop.send(conn, b"new");
+    let mut rest = Vec::new();
+    let end = peer.read_to_end(&mut rest);
+    assert!(end.is_err() || rest.iter().all(|byte| *byte == 1));
+}
+
+#[test]
+fn frames_are_sent_from_where_they_lie() {
+    let client_loop = Loop::start(Clock::system(), false, |_| {});
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = client_loop.connect(listener.local_addr().unwrap());
+    let (mut peer, _) = listener.accept().unwrap();
+    let frames: Vec<Frame> = (0..200u8).map(|n| Frame::from(vec![n; 3000 + usize::from(n)])).collect();
+    let body: Vec<u8> = frames.iter().flat_map(|frame| frame.bytes().to_vec()).collect();
+    let total = body.len() as u32 + 4;
+    client_loop.on_loop(move |_, out| {
+        out.send(conn, |bytes| bytes.extend_from_slice(&framed(b"first")));
+        let head = |bytes: &mut Vec<u8>| {
+            bytes.extend_from_slice(&total.to_be_bytes());
+            bytes.extend_from_slice(b"head");
+        };
+        out.send_frames(conn, head, &frames);
+        out.send(conn, |bytes| bytes.extend_from_slice(&framed(b"last")));
+    });
+    assert_eq!(read_frame(&mut peer).unwrap(), b"first");
+    assert!(read_frame(&mut peer).unwrap() == [b"head".as_slice(), &body].concat());
+    assert_eq!(read_frame(&mut peer).unwrap(), b"last");
+}
+
+#[test]
+fn what_one_turn_sends_leaves_in_one_write() {
+    let client_loop = Loop::start(Clock::system(), false, |_| {});
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = client_loop.connect(listener.local_addr().unwrap());
+    let (mut peer, _) = listener.accept().unwrap();
+    client_loop.until_connected(conn);
+    let before = client_loop.handle.counters().writes.value();
+    client_loop.on_loop(move |_, out| {
+        (0..100).for_each(|_| out.send(conn, |bytes| bytes.extend_from_slice(&framed(b"request"))));
+    });
+    (0..100).for_each(|_| assert_eq!(read_frame(&mut peer).unwrap(), b"request"));
+    client_loop.on_loop(|_, _| {});
+    assert_eq!(client_loop.handle.counters().writes.value() - before, 1);
+}
+
+/// C-029, B-028: a peer's close is heard at once, whether it ends or resets.
+#[test]
+fn the_end_of_a_peer_is_heard_at_once() {
+    let client_loop = Loop::start(Clock::system(), false, |_| {});
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    for round in 0..300 {
+        let conn = client_loop.connect(listener.local_addr().unwrap());
+        let (mut peer, _) = listener.accept().unwrap();
+        client_loop.until_connected(conn);
+        if round % 3 == 1 {
+            // Bytes and the end arrive together: the frame is still heard.
+            peer.write_all(&framed(b"last words")).unwrap();
+        } else if round % 3 == 2 {
+            // Unread bytes make the close a reset.
+            client_loop.send(conn, b"unread");
+            peer.set_nonblocking(false).unwrap();
+            peer.peek(&mut [0; 1]).unwrap();
+        }
+        let begun = Instant::now();
+        drop(peer);
+        if round % 3 == 1 {
+            assert_eq!(client_loop.until_frame(), (conn, b"last words".to_vec()));
+        }
+        let why = client_loop.until_closed(conn);
+        assert!(matches!(why, Why::Peer | Why::Io(_)), "{why:?}");
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+}
+
+#[test]
+fn a_close_that_was_asked_for_writes_what_was_sent_first() {
+    let client_loop = Loop::start(Clock::system(), false, |_| {});
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = client_loop.connect(listener.local_addr().unwrap());
+    let (mut peer, _) = listener.accept().unwrap();
+    client_loop.until_connected(conn);
+    let body = vec![5; 6 << 20];
+    let sent = framed(&body);
+    client_loop.on_loop(move |_, out| {
+        out.send(conn, |bytes| bytes.extend_from_slice(&sent));
+        out.close(conn);
+        out.send(conn, |bytes| bytes.extend_from_slice(b"never"));
+    });
+    assert!(matches!(client_loop.until_closed(conn), Why::Asked));
+    assert!(read_frame(&mut peer).unwrap() == body);
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+}
+
+/// C-030: connections have numbers of their own; closing an old one never hits a new one, and a stop ends all.
+#[test]
+fn closing_an_old_connection_leaves_the_new_one_alone() {
+    let server = Loop::start(Clock::system(), true, |_| {});
+    let client_loop = Loop::start(Clock::system(), false, |_| {});
+    let addr = server.addr;
+    let old = client_loop.connect(addr);
+    let new = client_loop.connect(addr);
+    client_loop.on_loop(move |_, out| out.close(old));
+    client_loop.on_loop(move |_, out| out.close(old));
+    client_loop.send(new, b"still here");
+    assert_eq!(client_loop.until_frame(), (new, b"still here".to_vec()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    let conn = client_loop.connect(addr);
+                    client_loop.on_loop(move |_, out| out.close(conn));
+                }
+            });
+        }
+    });
+    client_loop.send(new, b"still here");
+    assert_eq!(client_loop.until_frame(), (new, b"still here".to_vec()));
+    let begun = Instant::now();
+    drop((client_loop, server));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// B-024: connecting ends after 3 s, silence after 120 s.
+#[test]
+fn connecting_and_silence_have_their_time() {
+    let test = TestClock::new();
+    let client_loop = Loop::start(test.clock(), false, |_| {});
+    // A listener that accepts nobody: beyond its backlog the system answers no more.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let conns: Vec<Conn> = client_loop.on_loop(move |_, out| (0..400).map(|_| out.connect(addr)).collect());
+    let mut states: HashMap<Conn, bool> = HashMap::new();
+    // As many as fit are connected; nothing tells how many that is but that no more come.
+    while let Ok(event) = client_loop.heard.recv_timeout(Duration::from_millis(300)) {
+        if let Event::Change(conn, Change::Connected { .. }) = event {
+            states.insert(conn, true);
+        }
+    }
+    assert!(!states.is_empty() && states.len() < conns.len());
+    test.advance(Duration::from_secs(3));
+    for _ in states.len()..conns.len() {
+        let conn = client_loop.until(|event| match event {
+            Event::Change(conn, Change::Failed { error }) => {
+                assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+                Some(conn)
+            }
+            _ => None,
+        });
+        assert!(states.insert(conn, false).is_none());
+    }
+    test.advance(Duration::from_secs(118));
+    for _ in states.values().filter(|connected| **connected) {
+        client_loop.until(|event| match event {
+            Event::Change(conn, Change::Closed { why }) => {
+                assert!(matches!(why, Why::Idle) && states[&conn], "{why:?}");
+                Some(())
+            }
+            _ => None,
+        });
+    }
+}
+
+#[test]
+fn a_refused_connection_fails_and_nothing_else() {
+    let client_loop = Loop::start(Clock::system(), false, |_| {});
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let conn = client_loop.connect(nobody);
+    client_loop.send(conn, b"into the void");
+    client_loop.until(|event| match event {
+        Event::Change(of, Change::Failed { error }) if of == conn => {
+            assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+            Some(())
+        }
+        Event::Change(of, change) if of == conn => panic!("{change:?}"),
+        _ => None,
+    });
+}
+
+/// B-026: a deadline is met within 100 ms on the system's clock, and to the moment on a test clock.
+#[test]
+fn deadlines_come_due_in_order_and_in_time() {
+    let real = Loop::start(Clock::system(), false, |_| {});
+    let begun = Instant::now();
+    real.on_loop(|_, out| out.arm(Nanos::ZERO, 1));
+    assert_eq!(real.until(|event| if let Event::Due(timer) = event { Some(timer) } else { None }), 1);
+    let clock = Clock::system();
+    let at = clock.now() + Duration::from_millis(50);
+    let timed = Loop::start(clock.clone(), false, |_| {});
+    timed.on_loop(move |_, out| out.arm(at, 2));
+    assert_eq!(timed.until(|event| if let Event::Due(timer) = event { Some(timer) } else { None }), 2);
+    assert!(clock.now() >= at && clock.now().since(at) < Duration::from_secs(1));
+    assert!(begun.elapsed() < Duration::from_secs(5));
+
+    let test = TestClock::new();
+    let still = Loop::start(test.clock(), false, |_| {});
+    still.on_loop(|_, out| (1..=3).for_each(|timer| out.arm(Nanos::from_ms(timer * 1000), timer)));
+    test.advance(Duration::from_millis(2000));
+    let due = || still.until(|event| if let Event::Due(timer) = event { Some(timer) } else { None });
+    assert_eq!((due(), due()), (1, 2));
+    still.on_loop(|_, _| {});
+    assert!(still.heard.try_recv().is_err());
+    test.advance(Duration::from_millis(1000));
+    assert_eq!(still.until(|event| if let Event::Due(timer) = event { Some(timer) } else { None }), 3);
+}
+
+#[test]
+fn commands_of_many_threads_are_all_taken() {
+    let served = Loop::start(Clock::system(), false, |_| {});
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (handle, tell) = (served.handle.clone(), tell.clone());
+            scope.spawn(move || {
+                for number in 0..5000u32 {
+                    let tell = tell.clone();
+                    let command: Command = Box::new(move |_, _| tell.send(number).unwrap());
+                    assert!(handle.post_within(command, LONG).is_ok());
+                    if number % 500 == 0 {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+        }
+        for _ in 0..20_000 {
+            told.recv_timeout(LONG).unwrap();
+        }
+    });
+    let counters = served.handle.counters();
+    assert!(counters.rings.value() <= counters.polls.value() + 1, "{counters:?}");
+}
+
+#[test]
+fn a_loop_that_stops_writes_its_last_words() {
+    let client_loop = Loop::start(Clock::system(), false, |_| {});
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = client_loop.connect(listener.local_addr().unwrap());
+    let (mut peer, _) = listener.accept().unwrap();
+    client_loop.until_connected(conn);
+    client_loop.on_loop(move |_, out| {
+        out.send(conn, |bytes| bytes.extend_from_slice(&framed(b"unregister")));
+        out.stop();
+    });
+    assert_eq!(read_frame(&mut peer).unwrap(), b"unregister");
+    assert_eq!(peer.read(&mut [0; 1]).unwrap(), 0);
+    assert!(client_loop.thread.join_within(LONG));
+    let command: Command = Box::new(|_, _| {});
+    assert!(matches!(client_loop.handle.post(command), Err(PostError::Closed(_))));
+}

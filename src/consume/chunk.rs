@@ -121,6 +121,11 @@ impl<B> Chunk<B> {
         std::iter::once(&self.first).chain(&self.more)
     }
 
+    /// Its first stretch; there always is one.
+    pub fn first(&self) -> &Part<B> {
+        &self.first
+    }
+
     /// How many messages.
     pub fn len(&self) -> u32 {
         self.parts().map(Part::len).fold(0, u32::saturating_add)

@@ -166,6 +166,11 @@ impl Pool {
         self.ready.wakes()
     }
 
+    /// True on one of its threads: whoever is called from inside a handler must not wait for the handler.
+    pub fn is_worker(&self) -> bool {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().any(Thread::is_current)
+    }
+
     /// Lets every worker drop what closed consumers keep on it.
     pub fn nudge(&self) {
         self.ready.nudge();

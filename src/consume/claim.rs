@@ -297,3 +297,7 @@ impl<B: Batch> fmt::Debug for Claim<B> {
         write!(f, "Claim({:?})", self.queue.epoch())
     }
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "claim_tests.rs"]
+mod tests;

@@ -241,3 +241,7 @@ impl fmt::Debug for DetachedDelivery {
 fn retry(level: Option<DelayLevel>) -> Outcome {
     level.map_or(Outcome::Retry, Outcome::RetryAfter)
 }
+
+#[cfg(all(test, not(loom)))]
+#[path = "delivery_tests.rs"]
+mod tests;

@@ -1,0 +1,295 @@
+//! Claims run by real workers: panics, blocked handlers, tokens that are taken back, messages that leave their batch.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::AtomicUsize;
+use std::sync::{Condvar, Mutex, mpsc};
+use std::time::Instant;
+
+use super::*;
+use crate::consume::chunk::Epoch;
+use crate::consume::listener::Mark;
+use crate::consume::queue::{Settings, TAKE_BACK};
+use crate::work::clock::TestClock;
+
+struct Offsets(Vec<i64>);
+
+impl Batch for Offsets {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn offset(&self, at: usize) -> QueueOffset {
+        QueueOffset(self.0[at])
+    }
+    fn bytes(&self, _at: usize) -> u64 {
+        1
+    }
+}
+
+fn batch(offsets: std::ops::Range<i64>) -> Arc<Offsets> {
+    Arc::new(Offsets(offsets.collect()))
+}
+
+type Code = dyn Fn(Hand<'_, Offsets>, &mut dyn Any) -> Outcome + Send + Sync;
+
+/// A listener made of a closure that gets a counter of its worker's calls.
+struct Made {
+    code: Box<Code>,
+    locals: Arc<AtomicUsize>,
+    panics: AtomicUsize,
+}
+
+/// State of one worker, counted while it lives.
+struct Counted(Arc<AtomicUsize>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Listen<Offsets> for Made {
+    fn local(&self, _worker: usize) -> Box<dyn Any> {
+        self.locals.fetch_add(1, Ordering::SeqCst);
+        Box::new(Counted(self.locals.clone()))
+    }
+
+    fn handle(&self, hand: Hand<'_, Offsets>, local: &mut dyn Any) -> Outcome {
+        (self.code)(hand, local)
+    }
+
+    fn panicked(&self, _hand: Hand<'_, Offsets>, message: &str) {
+        assert!(message.contains("on purpose"));
+        self.panics.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// The loop's part: remembers that the bell rang and waits for it.
+#[derive(Default)]
+struct Rung(Mutex<bool>, Condvar);
+
+impl Bell for Arc<Rung> {
+    fn ring(&self) -> bool {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+        true
+    }
+}
+
+impl Rung {
+    fn wait(&self) {
+        let mut rung = self.0.lock().unwrap();
+        while !std::mem::take(&mut *rung) {
+            rung = self.1.wait(rung).unwrap();
+        }
+    }
+}
+
+struct Setup {
+    pool: Arc<Pool>,
+    consumer: Arc<Consumer<Offsets>>,
+    claim: Arc<Claim<Offsets>>,
+    bell: Arc<Rung>,
+    locals: Arc<AtomicUsize>,
+}
+
+fn setup(
+    pool: Arc<Pool>,
+    clock: Clock,
+    settings: Settings,
+    code: impl Fn(Hand<'_, Offsets>, &mut dyn Any) -> Outcome + Send + Sync + 'static,
+) -> Setup {
+    let locals = Arc::new(AtomicUsize::new(0));
+    let made = Made { code: Box::new(code), locals: locals.clone(), panics: AtomicUsize::new(0) };
+    let consumer = Consumer::new(Box::new(made), pool.clone(), clock);
+    let bell = Arc::new(Rung::default());
+    let queue = ProcessQueue::new(Epoch(1), QueueOffset(0), settings);
+    let claim = Claim::new(queue, consumer.clone(), Box::new(bell.clone()));
+    Setup { pool, consumer, claim, bell, locals }
+}
+
+fn offsets(hand: Hand<'_, Offsets>) -> Vec<i64> {
+    hand.chunk.parts().flat_map(|part| part.batch.0[part.from as usize..part.to as usize].to_vec()).collect()
+}
+
+const NOW: Nanos = Nanos(1);
+
+#[test]
+fn c083_b122_a_panic_is_a_failed_message_and_the_pool_keeps_its_size() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let done = Arc::new(Mutex::new(BTreeMap::new()));
+    let seen = done.clone();
+    let calls = AtomicUsize::new(0);
+    let settings = Settings { batch: 3, ..Settings::default() };
+    let Setup { pool, claim, bell, .. } = setup(Pool::start(4).unwrap(), Clock::system(), settings, move |hand, _| {
+        assert!(calls.fetch_add(1, Ordering::SeqCst) % 3 != 2, "on purpose");
+        for offset in offsets(hand) {
+            *seen.lock().unwrap().entry(offset).or_insert(0) += 1;
+        }
+        Outcome::Done
+    });
+    for from in (0..1000).step_by(20) {
+        claim.put(&batch(from..from + 20), QueueOffset(from + 20), NOW);
+    }
+    // The loop of a client whose broker takes nothing back: every failed message is delivered here again.
+    while claim.queue().progress() < QueueOffset(1000) {
+        bell.wait();
+        for failed in claim.queue().news(NOW).failed {
+            assert_eq!(failed.outcome, Outcome::Retry);
+            claim.again(failed, NOW);
+        }
+        claim.queue().commit_point();
+    }
+    let _ = std::panic::take_hook();
+    let done = done.lock().unwrap();
+    assert_eq!((done.len(), done.values().sum::<i32>()), (1000, 1000), "each succeeds once in the end");
+    assert_eq!(pool.stop(Instant::now() + Duration::from_secs(30)), 0, "all four workers were alive");
+}
+
+#[test]
+fn state_of_a_worker_is_made_anew_after_a_panic_and_dropped_on_its_thread_when_the_consumer_ends() {
+    std::panic::set_hook(Box::new(|_| {}));
+    let (tell, told) = mpsc::channel();
+    let tell = Mutex::new(tell);
+    let Setup { pool, consumer, claim, bell, locals, .. } =
+        setup(Pool::start(1).unwrap(), Clock::system(), Settings::default(), move |hand, local| {
+            assert!(local.downcast_ref::<Counted>().is_some());
+            tell.lock().unwrap().send(offsets(hand)).unwrap();
+            assert!(offsets(hand) != [1], "on purpose");
+            Outcome::Done
+        });
+    claim.put(&batch(0..3), QueueOffset(3), NOW);
+    assert_eq!((0..3).flat_map(|_| told.recv().unwrap()).collect::<Vec<_>>(), [0, 1, 2]);
+    while claim.queue().news(NOW).failed.is_empty() {
+        bell.wait();
+    }
+    let _ = std::panic::take_hook();
+    assert_eq!(locals.load(Ordering::SeqCst), 1, "one state: the panicked one is gone");
+    consumer.close();
+    assert_eq!(pool.stop(Instant::now() + Duration::from_secs(30)), 0);
+    assert_eq!(locals.load(Ordering::SeqCst), 0);
+}
+
+#[test]
+fn c037_a_blocked_handler_holds_one_message_and_no_lock() {
+    let test = TestClock::new();
+    let (go, gate) = crossbeam_channel::bounded::<()>(0);
+    let (tell, told) = crossbeam_channel::unbounded();
+    let Setup { pool, claim, consumer, .. } =
+        setup(Pool::start(2).unwrap(), test.clock(), Settings::default(), move |hand, _| {
+            tell.send(offsets(hand)).unwrap();
+            if offsets(hand) == [10] {
+                let _ = gate.recv();
+            }
+            Outcome::Done
+        });
+    // The consumer learns that its handlers are fast, so that it would not share its token by itself.
+    claim.put(&batch(0..10), QueueOffset(10), test.clock().now());
+    for want in 0..10 {
+        assert_eq!(told.recv().unwrap(), [want]);
+    }
+    while consumer.average().is_zero() || claim.queue().held_messages() > 0 {
+        std::thread::yield_now();
+    }
+    claim.put(&batch(10..13), QueueOffset(13), test.clock().now());
+    assert_eq!(told.recv().unwrap(), [10]);
+    assert!(!claim.overdue(test.clock().now()));
+    test.advance(TAKE_BACK);
+    assert!(claim.overdue(test.clock().now()) && !claim.overdue(test.clock().now()));
+    assert_eq!([told.recv().unwrap(), told.recv().unwrap()], [[11], [12]], "the other worker goes on");
+    assert_eq!(claim.queue().stop(false), 0, "a stop waits for nothing");
+    go.send(()).unwrap();
+    while !claim.queue().ended() {
+        std::thread::yield_now();
+    }
+    assert_eq!(claim.queue().close().0, QueueOffset(13));
+    assert_eq!(pool.stop(Instant::now() + Duration::from_secs(30)), 0);
+}
+
+#[test]
+fn b123_b134_the_time_a_handler_takes_changes_its_pace_and_nothing_else() {
+    let test = TestClock::new();
+    let clock = test.clone();
+    let Setup { pool, claim, consumer, .. } =
+        setup(Pool::unmanned(), test.clock(), Settings::default(), move |_, _| {
+            clock.advance(Duration::from_secs(1000));
+            Outcome::Done
+        });
+    let mut worker = Worker::new(0);
+    claim.put(&batch(0..3), QueueOffset(3), NOW);
+    while let Some(token) = pool.try_next() {
+        token.run(&mut worker);
+    }
+    assert_eq!((claim.queue().progress(), consumer.average()), (QueueOffset(3), Duration::from_secs(1000)));
+}
+
+#[test]
+fn a_detached_message_may_outlive_its_handler_and_dropping_it_retries_it() {
+    let (give, kept) = mpsc::channel();
+    let give = Mutex::new(give);
+    let settings = Settings { batch: 4, ..Settings::default() };
+    let Setup { pool, claim, .. } = setup(Pool::unmanned(), Clock::system(), settings, move |hand, _| {
+        hand.marks.set(3, Mark::Outcome(Outcome::Done));
+        for place in 0..3 {
+            give.lock().unwrap().send(hand.detach(place).unwrap()).unwrap();
+            assert!(hand.detach(place).is_none());
+        }
+        Outcome::DeadLetter
+    });
+    claim.put(&batch(0..4), QueueOffset(4), NOW);
+    pool.try_next().unwrap().run(&mut Worker::new(0));
+    assert_eq!((claim.queue().held_messages(), claim.queue().news(NOW).failed.len()), (3, 0));
+    let mut kept: Vec<_> = kept.try_iter().collect();
+    kept.remove(1).finish(Outcome::DeadLetter, Some("why".into()));
+    kept.remove(0).finish(Outcome::Done, None);
+    drop(kept);
+    let failed = claim.queue().news(NOW).failed;
+    let facts: Vec<_> = failed.iter().map(|f| (f.offset.0, f.outcome, f.reason.as_deref())).collect();
+    assert_eq!(facts, [(1, Outcome::DeadLetter, Some("why")), (2, Outcome::Retry, None)]);
+    assert_eq!(claim.queue().progress(), QueueOffset(1));
+}
+
+#[test]
+fn b135_claims_that_always_have_more_take_turns() {
+    // One worker, two claims, handlers that take a slice each: the second claim does not wait for the first to be empty.
+    let test = TestClock::new();
+    let pool = Pool::unmanned();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let make = |name: i64| {
+        let (clock, order) = (test.clone(), order.clone());
+        setup(pool.clone(), test.clock(), Settings::default(), move |_, _| {
+            clock.advance(SLICE);
+            order.lock().unwrap().push(name);
+            Outcome::Done
+        })
+    };
+    let (first, second) = (make(1), make(2));
+    first.claim.put(&batch(0..4), QueueOffset(4), NOW);
+    second.claim.put(&batch(0..4), QueueOffset(4), NOW);
+    let mut worker = Worker::new(0);
+    while let Some(token) = pool.try_next() {
+        token.run(&mut worker);
+    }
+    let order = order.lock().unwrap();
+    assert_eq!(order.len(), 8);
+    assert!(order[..4].contains(&1) && order[..4].contains(&2), "{order:?}");
+}
+
+#[test]
+fn a_bell_that_cannot_be_rung_is_rung_again() {
+    struct Deaf(AtomicUsize);
+    impl Bell for Arc<Deaf> {
+        fn ring(&self) -> bool {
+            self.0.fetch_add(1, Ordering::SeqCst) > 0
+        }
+    }
+    let Setup { pool, consumer, .. } =
+        setup(Pool::unmanned(), Clock::system(), Settings::default(), |_, _| Outcome::Done);
+    let deaf = Arc::new(Deaf(AtomicUsize::new(0)));
+    let queue = ProcessQueue::new(Epoch(2), QueueOffset(0), Settings::default());
+    let claim = Claim::new(queue, consumer, Box::new(deaf.clone()));
+    claim.put(&batch(0..2), QueueOffset(2), NOW);
+    while let Some(token) = pool.try_next() {
+        token.run(&mut Worker::new(0));
+    }
+    assert_eq!((deaf.0.load(Ordering::SeqCst), claim.queue().news(NOW).moved), (2, true));
+}

@@ -7,3 +7,8 @@ pub mod compress;
 pub mod frame;
 pub mod json;
 pub mod remoting;
+
+#[cfg(test)]
+mod captures;
+#[cfg(test)]
+mod vectors;

@@ -52,4 +52,9 @@ pub mod internals {
     pub mod rocketmq {
         pub use crate::rocketmq::*;
     }
+    /// See `src/broker/store`.
+    #[cfg(feature = "broker")]
+    pub mod store {
+        pub use crate::broker::store::*;
+    }
 }

@@ -1,4 +1,4 @@
 //! The embedded broker and name server.
 
 mod names;
-mod store;
+pub(crate) mod store;

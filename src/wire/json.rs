@@ -18,7 +18,7 @@ mod table;
 mod write;
 
 pub(in crate::wire) use lenient::{Ordinal, text_enum};
-pub use lenient::{maybe_number, maybe_truth, nullable, number, numbers, truth};
+pub use lenient::{nullable, number, truth};
 pub use table::QueueTable;
 pub use write::append;
 

@@ -7,8 +7,3 @@ pub mod compress;
 pub mod frame;
 pub mod json;
 pub mod remoting;
-
-#[cfg(test)]
-mod captures;
-#[cfg(test)]
-mod vectors;

@@ -70,10 +70,10 @@ impl<'a> Value<'a> {
     /// `BadNumber` naming `field` if it is none or does not fit 64 bits.
     #[inline]
     pub fn i64(&self, field: &'static str) -> Result<i64, WireError> {
-        if !self.escaped
-            && let Some(value) = decimal(self.raw)
-        {
-            return Ok(value);
+        if !self.escaped {
+            if let Some(value) = decimal(self.raw) {
+                return Ok(value);
+            }
         }
         self.odd_number().ok_or(WireError::BadNumber { field })
     }

@@ -101,10 +101,10 @@ impl<'a> Properties<'a> {
             let (piece, after) = split(rest);
             rest = after;
             // Compared in place: the end of the name is looked for only where the name is right.
-            if let Some([NAME_END, value @ ..]) = piece.strip_prefix(name.as_bytes())
-                && !value.is_empty()
-            {
-                found = Some(value);
+            if let Some(&[NAME_END, ref value @ ..]) = piece.strip_prefix(name.as_bytes()) {
+                if !value.is_empty() {
+                    found = Some(value);
+                }
             }
         }
         found.filter(|_| !name.is_empty() && !name.as_bytes().contains(&NAME_END))

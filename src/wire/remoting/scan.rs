@@ -345,11 +345,11 @@ pub(super) fn unescape(raw: &[u8]) -> String {
 
 /// The character of a `\u` escape whose four digits, `code`, stand at the front of `rest`, and how many bytes it takes.
 fn utf16(code: u32, rest: &[u8]) -> (char, usize) {
-    if let (0xD800..0xDC00, Some(b"\\u")) = (code, rest.get(4..6))
-        && let Some(low @ 0xDC00..0xE000) = hex(rest.get(6..).unwrap_or_default(), 4)
-    {
-        let both = 0x1_0000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-        return (char::from_u32(both).unwrap_or(char::REPLACEMENT_CHARACTER), 10);
+    if let (0xD800..0xDC00, Some(b"\\u")) = (code, rest.get(4..6)) {
+        if let Some(low @ 0xDC00..0xE000) = hex(rest.get(6..).unwrap_or_default(), 4) {
+            let both = 0x1_0000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+            return (char::from_u32(both).unwrap_or(char::REPLACEMENT_CHARACTER), 10);
+        }
     }
     (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 4)
 }

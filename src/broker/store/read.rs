@@ -1,0 +1,367 @@
+//! Reading a queue from an offset: entries are copied out of the index a few at a time, filtered, and answered as
+//! frames that point into the mapped segment; older segments are read by position, only where the caller allows it.
+//!
+//! Holds a queue's lock while it copies entries, and no lock over input or output. What this process has neither
+//! written nor summed yet is summed before it is served.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::event::Event;
+use super::format::{self, ENVELOPE, Kind};
+use super::queue::{DAMAGED, Entry, Place, Run, StoreQueue};
+use super::segments::Segment;
+use super::{Flush, Shared, Store};
+use crate::model::QueueOffset;
+use crate::wire::frame::{Frame, FrameOwner};
+
+/// Entries copied out under a queue's lock at once.
+const COPIED: usize = 64;
+/// Records of a cold segment are fetched by one read where that takes at most this much more than they need.
+const SPARE_READ: u64 = 64 * 1024;
+
+/// How much one read may bring. The first message that passes always comes, however large.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Messages.
+    pub messages: usize,
+    /// Bytes of stored messages.
+    pub bytes: usize,
+    /// Entries looked at.
+    pub entries: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { messages: 32, bytes: 256 * 1024, entries: 65_536 }
+    }
+}
+
+/// Which messages of a queue are wanted.
+pub trait Filter {
+    /// Whether a message with this tag hash may be wanted; looked at before the message is.
+    fn entry(&self, _tag: i32) -> bool {
+        true
+    }
+
+    /// Whether this stored message is wanted.
+    fn record(&self, _record: &[u8]) -> bool {
+        true
+    }
+}
+
+/// Every message.
+pub struct All;
+
+impl Filter for All {}
+
+/// Whether older segments, which need blocking reads, may be read.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Cold {
+    /// No: `Status::Cold` says that they would be needed.
+    Refuse,
+    /// Yes.
+    Read,
+}
+
+/// How a read ended.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Status {
+    /// At least one message.
+    Found,
+    /// Entries were looked at, none passed.
+    NoMatch,
+    /// The queue has no message and never had one.
+    Empty,
+    /// The offset is that of the next message to come.
+    AtEnd,
+    /// The offset lies beyond that.
+    BeyondEnd,
+    /// The offset lies below the first message.
+    BelowMin,
+    /// The messages there have just been retired.
+    Removed,
+    /// Blocking reads are needed: ask again with [`Cold::Read`] where blocking is allowed.
+    Cold,
+}
+
+/// What a read brought.
+#[derive(Debug)]
+pub struct Found {
+    /// How it ended.
+    pub status: Status,
+    /// The stored messages, each a frame of its own, in the order of their offsets.
+    pub frames: Vec<Frame>,
+    /// Bytes of all of them.
+    pub bytes: usize,
+    /// Where to read on: behind the last entry looked at.
+    pub next: QueueOffset,
+    /// The queue's first offset.
+    pub min: QueueOffset,
+    /// The offset of the next message to come.
+    pub max: QueueOffset,
+}
+
+/// What became of one entry.
+enum Taken {
+    Frame(Frame),
+    Rejected,
+    Removed,
+    Damaged,
+    Cold,
+}
+
+impl Store {
+    /// Messages of `queue` from offset `from` on. With [`Cold::Refuse`] it does not block.
+    pub fn read(
+        &self,
+        queue: &StoreQueue,
+        from: QueueOffset,
+        limits: &Limits,
+        filter: &dyn Filter,
+        cold: Cold,
+    ) -> Found {
+        let shared = &*self.shared;
+        let visible = shared.visible();
+        let (min, max) = {
+            let index = queue.index();
+            (index.min(), index.max(visible))
+        };
+        let mut found = Found {
+            status: Status::Found,
+            frames: Vec::new(),
+            bytes: 0,
+            next: from,
+            min: QueueOffset(min),
+            max: QueueOffset(max),
+        };
+        let outside = match from.0 {
+            _ if max == 0 => Some((Status::Empty, 0)),
+            from if from < min => Some((Status::BelowMin, min)),
+            from if from == max => Some((Status::AtEnd, from)),
+            from if from > max => Some((Status::BeyondEnd, max)),
+            _ => None,
+        };
+        if let Some((status, next)) = outside {
+            return Found { status, next: QueueOffset(next), ..found };
+        }
+        shared.scan(queue, limits, filter, cold, visible, &mut found);
+        found
+    }
+
+    /// First offset of a queue and offset of the next message to come. Under `Flush::Sync` only what is durable counts.
+    pub fn bounds(&self, queue: &StoreQueue) -> (QueueOffset, QueueOffset) {
+        let visible = self.shared.visible();
+        let index = queue.index();
+        (QueueOffset(index.min()), QueueOffset(index.max(visible)))
+    }
+}
+
+impl Shared {
+    /// Everything that ends at or below it may be shown.
+    pub(super) fn visible(&self) -> u64 {
+        match self.options.flush {
+            Flush::Sync => self.durable.load(Ordering::SeqCst),
+            Flush::Async | Flush::None => u64::MAX,
+        }
+    }
+
+    fn scan(
+        &self,
+        queue: &StoreQueue,
+        limits: &Limits,
+        filter: &dyn Filter,
+        cold: Cold,
+        visible: u64,
+        found: &mut Found,
+    ) {
+        let mut near = Near::default();
+        let mut copied = [Entry { physical: 0, size: 0, tag: 0, time_ms: 0, flags: 0 }; COPIED];
+        let mut looked = 0;
+        let mut removed = false;
+        'scan: while looked < limits.entries {
+            let want = COPIED.min(limits.entries - looked);
+            let place = queue.index().copy(found.next.0, visible, copied.get_mut(..want).unwrap_or_default());
+            let from_file;
+            let entries = match place {
+                Place::Nothing => break,
+                Place::Copied(count) => copied.get(..count).unwrap_or_default(),
+                Place::InFile(_) if cold == Cold::Refuse => {
+                    if found.frames.is_empty() {
+                        found.status = Status::Cold;
+                        return;
+                    }
+                    break;
+                }
+                Place::InFile(run) => {
+                    match self.entries_of(&run, (run.count as usize).min(want)) {
+                        Some(entries) => from_file = entries,
+                        None => {
+                            // Retired under our hands, or unreadable: the queue goes on behind it.
+                            removed = true;
+                            found.next = QueueOffset(found.next.0 + i64::from(run.count));
+                            continue;
+                        }
+                    }
+                    &from_file
+                }
+            };
+            for (at, entry) in entries.iter().enumerate() {
+                if filter.entry(entry.tag) {
+                    if found.frames.len() >= limits.messages
+                        || (!found.frames.is_empty() && found.bytes + entry.size as usize > limits.bytes)
+                    {
+                        break 'scan;
+                    }
+                    let ahead = entries.get(at..).unwrap_or_default();
+                    match self.take(queue, found.next, entry, ahead, filter, cold, &mut near) {
+                        Taken::Frame(frame) => {
+                            found.bytes += frame.len();
+                            found.frames.push(frame);
+                        }
+                        Taken::Rejected | Taken::Damaged => {}
+                        Taken::Removed => removed = true,
+                        Taken::Cold if found.frames.is_empty() => {
+                            found.status = Status::Cold;
+                            return;
+                        }
+                        Taken::Cold => break 'scan,
+                    }
+                }
+                found.next = found.next.next();
+                looked += 1;
+            }
+        }
+        found.status = match (found.frames.is_empty(), removed) {
+            (false, _) => Status::Found,
+            (true, true) => Status::Removed,
+            (true, false) => Status::NoMatch,
+        };
+    }
+
+    /// The stored message of an entry.
+    #[allow(clippy::too_many_arguments)]
+    fn take(
+        &self,
+        queue: &StoreQueue,
+        offset: QueueOffset,
+        entry: &Entry,
+        ahead: &[Entry],
+        filter: &dyn Filter,
+        cold: Cold,
+        near: &mut Near,
+    ) -> Taken {
+        if !near
+            .segment
+            .as_ref()
+            .is_some_and(|segment| segment.start <= entry.physical && entry.physical < segment.limit())
+        {
+            *near = Near::default();
+            let Some(segment) = self.segments.at(entry.physical) else { return Taken::Removed };
+            near.region = segment.region().map(|region| region as Arc<dyn FrameOwner>);
+            near.segment = Some(segment);
+        }
+        let Some(segment) = near.segment.clone() else { return Taken::Removed };
+        if entry.flags & DAMAGED != 0 {
+            return self.damaged(queue, offset, entry);
+        }
+        let record_at = entry.physical - ENVELOPE as u64;
+        let (frame, trusted) = if let Some(region) = &near.region {
+            let at = usize::try_from(record_at - segment.start).unwrap_or(usize::MAX);
+            let end = at.saturating_add(ENVELOPE + entry.size as usize);
+            (Frame::new(Arc::clone(region), at..end), record_at >= segment.trusted_from.load(Ordering::Relaxed))
+        } else if cold == Cold::Refuse {
+            return Taken::Cold;
+        } else {
+            match near.fetch(self, &segment, entry, ahead) {
+                Some(frame) => (frame, false),
+                None if self.segments.at(entry.physical).is_none() => return Taken::Removed,
+                None => return self.damaged(queue, offset, entry),
+            }
+        };
+        if frame.len() != ENVELOPE + entry.size as usize {
+            return self.damaged(queue, offset, entry);
+        }
+        if !trusted && !is_right(&frame, record_at, queue, offset) {
+            if self.segments.at(entry.physical).is_none() {
+                return Taken::Removed;
+            }
+            return self.damaged(queue, offset, entry);
+        }
+        let record = frame.slice(ENVELOPE..frame.len());
+        if filter.record(record.bytes()) { Taken::Frame(record) } else { Taken::Rejected }
+    }
+
+    fn damaged(&self, queue: &StoreQueue, offset: QueueOffset, entry: &Entry) -> Taken {
+        self.watch.event(Event::Damaged {
+            topic: Arc::clone(queue.topic()),
+            queue: queue.id(),
+            offset: offset.0,
+            physical: entry.physical,
+        });
+        Taken::Damaged
+    }
+
+    /// Entries of an index file, which is made anew if it turns out to be damaged. Blocks.
+    pub(super) fn entries_of(&self, run: &Run, count: usize) -> Option<Vec<Entry>> {
+        let file = run.segment.index()?;
+        if let Some(entries) = file.entries(run.position, run.first, count) {
+            return Some(entries);
+        }
+        self.rebuild_index(&run.segment).ok()?;
+        run.segment.index()?.entries(run.position, run.first, count)
+    }
+}
+
+/// Sums a record with its envelope and checks that it is the message of this queue and offset.
+fn is_right(frame: &Frame, record_at: u64, queue: &StoreQueue, offset: QueueOffset) -> bool {
+    let Some(checked) = format::check(frame.bytes(), record_at) else { return false };
+    let whole = checked.envelope.length as usize + ENVELOPE == frame.len();
+    let Some(parts) = checked.parts else { return false };
+    let topic = frame.bytes().get(ENVELOPE..).and_then(|payload| payload.get(parts.topic));
+    whole
+        && matches!(checked.envelope.kind, Kind::Message | Kind::Member)
+        && parts.queue == queue.id()
+        && parts.queue_offset == offset.0
+        && topic == Some(queue.topic().as_bytes())
+}
+
+/// The segment that was read last, and bytes of it that have been fetched.
+#[derive(Default)]
+struct Near {
+    segment: Option<Arc<Segment>>,
+    region: Option<Arc<dyn FrameOwner>>,
+    fetched: Option<(u64, Frame)>,
+}
+
+impl Near {
+    /// A record of a cold segment with its envelope; the ones ahead are read with it where they are near.
+    fn fetch(&mut self, shared: &Shared, segment: &Segment, entry: &Entry, ahead: &[Entry]) -> Option<Frame> {
+        let from = entry.physical - ENVELOPE as u64;
+        let to = entry.physical + u64::from(entry.size);
+        if let Some((start, frame)) = &self.fetched
+            && from >= *start
+            && to <= *start + frame.len() as u64
+        {
+            let at = usize::try_from(from - start).ok()?;
+            return Some(frame.slice(at..at + usize::try_from(to - from).ok()?));
+        }
+        let (mut end, mut useful) = (to, to - from);
+        for next in ahead.iter().skip(1) {
+            let next_end = next.physical + u64::from(next.size);
+            useful += u64::from(next.size);
+            if next.physical < end || next_end > segment.limit() || next_end - from > useful + SPARE_READ {
+                break;
+            }
+            if next_end - from > 512 * 1024 {
+                break;
+            }
+            end = next_end;
+        }
+        let mut bytes = vec![0; usize::try_from(end - from).ok()?];
+        segment.blob(&*shared.disk).ok()?.read_at(from - segment.start, &mut bytes).ok()?;
+        let frame = Frame::from(bytes);
+        self.fetched = Some((from, frame.clone()));
+        Some(frame.slice(0..usize::try_from(to - from).ok()?))
+    }
+}

@@ -14,3 +14,4 @@ pub mod queue;
 pub mod ready;
 pub mod ring;
 pub mod runs;
+mod stock;

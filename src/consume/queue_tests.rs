@@ -1,7 +1,9 @@
 //! What the process queue promises, by the numbers of the client specification, and a model with random interleavings.
 
+use std::collections::BTreeMap;
+
 use super::*;
-use crate::consume::listener::Marks;
+use crate::consume::listener::{Mark, Marks};
 
 /// Offsets and sizes, nothing else.
 #[derive(Debug)]
@@ -440,7 +442,7 @@ impl Model {
             // Delivered again below the commit point: the model takes it as new.
             for at in 0..batch.len() {
                 let (offset, bytes) = batch.0[at];
-                if queue.inner.lock().ring.state(offset) == Slot::Waiting {
+                if queue.stock.lock().ring.state(offset) == Slot::Waiting {
                     self.open.entry(offset).or_insert(bytes);
                 }
             }

@@ -19,6 +19,7 @@ mod embedded;
 
 pub use error::{Attempt, ConfigError, Error, Stage, Stored, WireError};
 pub use model::{DelayLevel, Message, Queue, QueueOffset, StartFrom};
+pub use work::clock::{Clock, TestClock};
 
 /// What this crate's own simulation, benches and fuzz targets may see. Nothing else may use it; it may change at any
 /// time.

@@ -1,4 +1,35 @@
 //! The embedded broker and name server.
 
+mod admin;
+mod command;
+mod delay;
+mod deliver;
+mod dispatch;
+mod drain;
+mod fault;
+mod group;
+mod groups;
+mod hold;
+mod lock;
+mod members;
 mod names;
+mod node;
+mod offset;
+mod pull;
+mod query;
+mod reply;
+mod send;
+mod send_back;
+mod server;
+mod session;
+mod settings;
+mod state;
+mod stats;
 pub(crate) mod store;
+mod tools_command;
+mod topics;
+
+pub use fault::Op;
+pub use node::{Broker, Builder};
+pub use settings::Compat;
+pub use store::Flush;

@@ -22,6 +22,7 @@ pub struct Request {
     pub code: i32,
     pub opaque: i32,
     pub flag: i32,
+    pub version: i32,
     pub remark: Option<String>,
     pub fields: BTreeMap<String, String>,
     pub body: Vec<u8>,
@@ -292,6 +293,7 @@ fn from_json(header: &[u8]) -> Request {
         code: number("code"),
         opaque: number("opaque"),
         flag: number("flag"),
+        version: number("version"),
         remark: header.get("remark").and_then(Value::as_str).map(str::to_owned),
         fields: fields.map(|(name, value)| (name.clone(), value.as_str().expect("a text").to_owned())).collect(),
         body: Vec::new(),
@@ -308,7 +310,8 @@ fn from_binary(header: &[u8]) -> Request {
         head.to_vec()
     };
     let code = i32::from(i16::from_be_bytes(take(2).try_into().unwrap()));
-    take(3);
+    take(1);
+    let version = i32::from(i16::from_be_bytes(take(2).try_into().unwrap()));
     let int = |bytes: Vec<u8>| i32::from_be_bytes(bytes.try_into().unwrap());
     let (opaque, flag) = (int(take(4)), int(take(4)));
     let remark_len = int(take(4)) as usize;
@@ -327,10 +330,134 @@ fn from_binary(header: &[u8]) -> Request {
         code,
         opaque,
         flag,
+        version,
         remark: (remark_len > 0).then(|| String::from_utf8(remark).unwrap()),
         fields,
         body: Vec::new(),
         connection: 0,
         binary: true,
+    }
+}
+
+/// A client written by hand: one connection on which it asks and hears whatever comes.
+pub struct Caller {
+    stream: TcpStream,
+    opaque: i32,
+    /// Commands that came while an answer was waited for: requests of the broker, answers to other requests.
+    pub heard: Vec<Request>,
+    /// Writes binary headers.
+    pub binary: bool,
+    /// The version it announces.
+    pub version: i32,
+}
+
+impl Caller {
+    pub fn connect(addr: SocketAddr) -> Self {
+        let stream = TcpStream::connect_timeout(&addr, PATIENCE).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self { stream, opaque: 0, heard: Vec::new(), binary: false, version: 479 }
+    }
+
+    /// Writes a request and gives its opaque.
+    pub fn post(&mut self, code: i32, flag: i32, fields: &[(&str, &str)], body: &[u8]) -> i32 {
+        self.opaque += 1;
+        let bytes = self.request(code, flag, fields, body);
+        self.stream.write_all(&bytes).unwrap();
+        self.opaque
+    }
+
+    /// Asks and waits for the answer.
+    pub fn ask(&mut self, code: i32, fields: &[(&str, &str)], body: &[u8]) -> Request {
+        let opaque = self.post(code, 0, fields, body);
+        self.answer_to(opaque)
+    }
+
+    /// Waits for the answer to a request that was posted.
+    pub fn answer_to(&mut self, opaque: i32) -> Request {
+        let is_it = |command: &Request| command.flag & 1 != 0 && command.opaque == opaque;
+        if let Some(at) = self.heard.iter().position(is_it) {
+            return self.heard.remove(at);
+        }
+        loop {
+            let command = self.hear().expect("an answer");
+            if is_it(&command) {
+                return command;
+            }
+            self.heard.push(command);
+        }
+    }
+
+    /// Waits for a request of the broker with this code.
+    pub fn asked(&mut self, code: i32) -> Request {
+        let is_it = |command: &Request| command.flag & 1 == 0 && command.code == code;
+        if let Some(at) = self.heard.iter().position(is_it) {
+            return self.heard.remove(at);
+        }
+        loop {
+            let command = self.hear().expect("a request");
+            if is_it(&command) {
+                return command;
+            }
+            self.heard.push(command);
+        }
+    }
+
+    /// The next command, or what the socket says.
+    pub fn hear(&mut self) -> io::Result<Request> {
+        read(&mut self.stream)
+    }
+
+    /// The next command within `most`; `None` if nothing came.
+    pub fn hear_within(&mut self, most: Duration) -> Option<Request> {
+        self.stream.set_read_timeout(Some(most)).unwrap();
+        let heard = self.hear().ok();
+        self.stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        heard
+    }
+
+    /// Writes bytes as they are.
+    pub fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.write_all(bytes)
+    }
+
+    /// Our end of the connection.
+    pub fn local(&self) -> SocketAddr {
+        self.stream.local_addr().unwrap()
+    }
+
+    fn request(&self, code: i32, flag: i32, fields: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+        if self.binary {
+            return self.binary_request(code, flag, fields, body);
+        }
+        let fields: BTreeMap<&str, &str> = fields.iter().copied().collect();
+        let header = json!({
+            "code": code, "extFields": fields, "flag": flag, "language": "JAVA", "opaque": self.opaque,
+            "serializeTypeCurrentRPC": "JSON", "version": self.version,
+        });
+        frame(&header, body)
+    }
+
+    fn binary_request(&self, code: i32, flag: i32, fields: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+        let mut map = Vec::new();
+        for (name, value) in fields {
+            map.extend_from_slice(&u16::try_from(name.len()).unwrap().to_be_bytes());
+            map.extend_from_slice(name.as_bytes());
+            map.extend_from_slice(&u32::try_from(value.len()).unwrap().to_be_bytes());
+            map.extend_from_slice(value.as_bytes());
+        }
+        let mut header = i16::try_from(code).unwrap().to_be_bytes().to_vec();
+        header.push(0);
+        header.extend_from_slice(&i16::try_from(self.version).unwrap().to_be_bytes());
+        header.extend_from_slice(&self.opaque.to_be_bytes());
+        header.extend_from_slice(&flag.to_be_bytes());
+        header.extend_from_slice(&0u32.to_be_bytes());
+        header.extend_from_slice(&u32::try_from(map.len()).unwrap().to_be_bytes());
+        header.extend_from_slice(&map);
+        let mut bytes = u32::try_from(4 + header.len() + body.len()).unwrap().to_be_bytes().to_vec();
+        bytes.extend_from_slice(&(u32::try_from(header.len()).unwrap() | 1 << 24).to_be_bytes());
+        bytes.extend_from_slice(&header);
+        bytes.extend_from_slice(body);
+        bytes
     }
 }

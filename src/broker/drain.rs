@@ -1,0 +1,101 @@
+//! Whether a group has consumed everything: for tests that wait until their messages are done.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use super::delay::LEVELS;
+use super::dispatch::Dispatcher;
+use crate::model::{QueueOffset, names};
+use crate::wire::remoting::properties::names as key;
+use crate::wire::remoting::record::{Check, Record};
+use crate::work::sync::locked;
+
+/// How often a waiter looks again although nobody told him of a commit: what ends a delay level tells nobody.
+const LOOK_AGAIN: Duration = Duration::from_millis(5);
+
+/// Wakes who waits for progress. A leaf lock, taken by a commit only while somebody waits.
+#[derive(Debug, Default)]
+pub struct Progress {
+    waiters: AtomicU32,
+    commits: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl Progress {
+    /// A group has committed.
+    pub fn committed(&self) {
+        if self.waiters.load(Ordering::Acquire) > 0 {
+            *locked(&self.commits) += 1;
+            self.changed.notify_all();
+        }
+    }
+}
+
+impl Dispatcher {
+    /// True once the group has committed the end of every queue it consumes and nothing of it is delayed; false if that
+    /// has not come within `timeout`.
+    pub fn wait_drained(&self, group: &str, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let progress = &self.progress;
+        progress.waiters.fetch_add(1, Ordering::AcqRel);
+        let drained = loop {
+            if self.is_drained(group) {
+                break true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break false;
+            }
+            let commits = locked(&progress.commits);
+            // The outcome does not matter: the loop looks again either way.
+            drop(progress.changed.wait_timeout(commits, left.min(LOOK_AGAIN)));
+        };
+        progress.waiters.fetch_sub(1, Ordering::AcqRel);
+        drained
+    }
+
+    /// Whether the group has committed everything there is for it.
+    pub fn is_drained(&self, group: &str) -> bool {
+        let topics = self.topics_consumed(group);
+        topics.iter().all(|topic| self.topic_drained(group, topic)) && !self.has_delayed(&topics)
+    }
+
+    fn topics_consumed(&self, group: &str) -> BTreeSet<Arc<str>> {
+        let mut topics: BTreeSet<Arc<str>> = self.offsets.lock().topics_of(group).into_iter().collect();
+        if let Some(group) = self.members.lock().group(group) {
+            topics.extend(group.subscriptions().keys().cloned());
+        }
+        topics.insert(names::retry_topic(group).into());
+        topics
+    }
+
+    fn topic_drained(&self, group: &str, topic: &str) -> bool {
+        let Some(queues) = self.topics.lock().find(topic).map(|topic| topic.read_queues) else { return true };
+        (0..queues).all(|queue| {
+            let (min, max) = self.queue_bounds(topic, queue);
+            let committed = self.offsets.lock().find(group, topic, queue).unwrap_or(min);
+            committed >= max
+        })
+    }
+
+    /// Whether a message for one of these topics waits in a delay level.
+    fn has_delayed(&self, topics: &BTreeSet<Arc<str>>) -> bool {
+        (0..LEVELS as i32).any(|level| {
+            let Some(queue) = self.store.find_queue(names::SCHEDULE_TOPIC, level) else { return false };
+            let next = self.delays.lock().position(level);
+            let (_, max) = self.store.bounds(&queue);
+            (next..max.0).any(|offset| {
+                let frame = self
+                    .store
+                    .entry(&queue, QueueOffset(offset))
+                    .and_then(|entry| self.store.record_at(entry.physical));
+                let Some(frame) = frame else { return false };
+                let Ok(record) = Record::read(frame.bytes(), Check::Lengths) else { return false };
+                let topic = record.properties(frame.bytes()).find(key::REAL_TOPIC);
+                topic.is_some_and(|topic| topics.contains(topic))
+            })
+        })
+    }
+}

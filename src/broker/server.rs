@@ -1,0 +1,399 @@
+//! The loop's role: sockets of the broker and the name server in front of one dispatcher, on thread `wl-broker`.
+//!
+//! A frame is read, handed to `command.rs`, and answered in the form it came in. What the dispatcher has to say to other
+//! sessions goes straight to their connections, or to the outlet of a client in this process. What has to wait for the
+//! disk runs on the serve lane.
+//!
+//! Two listeners, one dispatcher: the listener a connection came through says which requests it may make.
+
+use std::collections::{HashMap, VecDeque};
+use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::ThreadId;
+
+use super::command::{self, Face};
+use super::dispatch::{Alarm, Dispatcher};
+use super::names::command::{write_register, write_unregister};
+use super::names::join::{Join, Step};
+use super::pull::HeldPull;
+use super::reply::Reply;
+use super::session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket};
+use crate::net::{Change, Conn, FrameBuf, Handle, Out, Role};
+use crate::wire::remoting::codes::answer;
+use crate::wire::remoting::command::Command;
+use crate::work::clock::Nanos;
+use crate::work::serve::Lane;
+use crate::work::sync::locked;
+
+/// The listener of the broker in the reactor's settings; the name server's, if there is one, comes second.
+pub const BROKER_LISTENER: usize = 0;
+
+/// What other threads post to the loop.
+#[derive(Debug)]
+pub enum Post {
+    /// Look at the mailbox and run a turn of the dispatcher.
+    Look,
+    /// End registrations, then the loop.
+    Stop,
+}
+
+/// What a deadline means.
+#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
+pub enum Timer {
+    /// A turn of the dispatcher.
+    Turn,
+    /// One of the registrations with other name servers.
+    Join(usize),
+}
+
+/// What other threads have for sessions of this loop. Bounded by what waits there: a held pull, a send that waits for
+/// the disk and a cold read each have at most one answer; notices of members are kept once per session and group.
+#[derive(Default)]
+pub struct Mailbox {
+    /// A leaf lock.
+    waiting: Mutex<VecDeque<(SessionId, Delivery)>>,
+    looked_for: AtomicBool,
+    owner: OnceLock<ThreadId>,
+    handle: OnceLock<Handle<Post>>,
+}
+
+impl Mailbox {
+    /// The loop that empties it.
+    pub fn attach(&self, handle: Handle<Post>) {
+        // There is one loop per mailbox.
+        let _first = self.handle.set(handle);
+    }
+
+    /// Called once by the loop's thread.
+    pub fn belongs_to_this_thread(&self) {
+        let _first = self.owner.set(std::thread::current().id());
+    }
+
+    fn look(&self) {
+        if self.owner.get() == Some(&std::thread::current().id()) || self.looked_for.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        if let Some(handle) = self.handle.get() {
+            // A full inbox holds other posts, after each of which the mailbox is looked at too.
+            let _full_or_closed = handle.post_own(Post::Look);
+        }
+    }
+}
+
+impl Outlet for Mailbox {
+    fn deliver(&self, session: SessionId, delivery: Delivery) {
+        {
+            let mut waiting = locked(&self.waiting);
+            if let Delivery::MembersChanged { group } = &delivery {
+                let known = |(other, waits): &(SessionId, Delivery)| {
+                    *other == session && matches!(waits, Delivery::MembersChanged { group: same } if same == group)
+                };
+                if waiting.iter().any(known) {
+                    return;
+                }
+            }
+            waiting.push_back((session, delivery));
+        }
+        self.look();
+    }
+}
+
+impl Alarm for Mailbox {
+    fn ring(&self) {
+        self.look();
+    }
+}
+
+struct Peer {
+    session: Arc<Session>,
+    face: Face,
+}
+
+struct Joined {
+    addr: SocketAddr,
+    /// Our end of its connection says at which address we are reached.
+    session: Option<Session>,
+    state: Join,
+    conn: Option<Conn>,
+}
+
+/// The role.
+pub struct Server {
+    dispatcher: Arc<Dispatcher>,
+    mailbox: Arc<Mailbox>,
+    lane: Lane,
+    peers: HashMap<Conn, Peer>,
+    conns: HashMap<SessionId, Conn>,
+    joins: Vec<Joined>,
+    outbox: Outbox,
+    armed: Nanos,
+    opaque: i32,
+}
+
+impl Server {
+    /// A server that registers with the name servers at `joins`.
+    pub fn new(dispatcher: Arc<Dispatcher>, mailbox: Arc<Mailbox>, lane: Lane, joins: Vec<SocketAddr>) -> Self {
+        let now = dispatcher.clock().now();
+        let joins =
+            joins.into_iter().map(|addr| Joined { addr, session: None, state: Join::new(now), conn: None }).collect();
+        Self {
+            dispatcher,
+            mailbox,
+            lane,
+            peers: HashMap::new(),
+            conns: HashMap::new(),
+            joins,
+            outbox: Vec::new(),
+            armed: Nanos::MAX,
+            opaque: 0,
+        }
+    }
+
+    /// Connections of clients.
+    pub fn sessions(&self) -> usize {
+        self.peers.len()
+    }
+
+    fn accepted(&mut self, conn: Conn, listener: usize, peer: SocketAddr, local: SocketAddr) {
+        let id = self.dispatcher.session_id();
+        let session = Arc::new(Session { id, peer, local, outlet: self.mailbox.clone() });
+        let face = if listener == BROKER_LISTENER { Face::Broker } else { Face::Names };
+        self.conns.insert(id, conn);
+        self.peers.insert(conn, Peer { session, face });
+    }
+
+    fn ended(&mut self, conn: Conn, now: Nanos, out: &mut Out<Timer>) {
+        if let Some(peer) = self.peers.remove(&conn) {
+            self.conns.remove(&peer.session.id);
+            self.dispatcher.closed(peer.session.id, &mut self.outbox);
+            return self.hand_on(out);
+        }
+        let Some(at) = self.join_of(conn) else { return };
+        if let Some(joined) = self.joins.get_mut(at) {
+            joined.conn = None;
+            joined.state.lost(now);
+            log::warn!(target: "windlass::broker", "no connection to name server: addr={}", joined.addr);
+        }
+        self.register(at, now, out);
+    }
+
+    fn join_of(&self, conn: Conn) -> Option<usize> {
+        self.joins.iter().position(|joined| joined.conn == Some(conn))
+    }
+
+    fn request(&mut self, conn: Conn, frame: &FrameBuf, out: &mut Out<Timer>) {
+        let Ok(command) = Command::read(frame) else {
+            log::warn!(target: "windlass::broker", "frame cannot be read, connection closed: bytes={}", frame.len());
+            out.close(conn);
+            return;
+        };
+        if command.is_answer() {
+            self.answered(conn, &command);
+            return;
+        }
+        let Some(peer) = self.peers.get(&conn) else { return };
+        let ticket = Ticket { opaque: command.opaque, code: command.code, codec: command.codec };
+        let (dispatcher, outbox) = (&self.dispatcher, &mut self.outbox);
+        // A bug in one request must not take the others along; tables are consistent between any two statements.
+        let reply =
+            catch_unwind(AssertUnwindSafe(|| command::handle(dispatcher, &peer.session, peer.face, &command, outbox)))
+                .unwrap_or_else(|_| {
+                    log::error!(target: "windlass::broker", "request failed by a bug: code={}", command.code);
+                    Reply::refused(answer::SYSTEM_ERROR, "the broker failed on this request")
+                });
+        let (silent, session) = (command.is_oneway(), peer.session.id);
+        match reply {
+            Reply::Cold(pull) => self.read_cold(conn, session, ticket, pull, out),
+            Reply::Later => {}
+            reply if silent => drop(reply),
+            reply => self.write(conn, ticket, &reply, out),
+        }
+    }
+
+    fn write(&self, conn: Conn, ticket: Ticket, reply: &Reply, out: &mut Out<Timer>) {
+        let version = self.dispatcher.settings().compat.version();
+        let frames = reply.frames();
+        out.send_frames(
+            conn,
+            |bytes| {
+                if let Err(error) = reply.write(ticket, version, bytes) {
+                    log::error!(target: "windlass::broker", "answer cannot be written: code={} error={error}", ticket.code);
+                }
+            },
+            frames,
+        );
+    }
+
+    /// Messages that are not in memory are read where waiting for the disk stops nobody else.
+    fn read_cold(&self, conn: Conn, session: SessionId, ticket: Ticket, pull: Box<HeldPull>, out: &mut Out<Timer>) {
+        let (dispatcher, mailbox) = (self.dispatcher.clone(), self.mailbox.clone());
+        let job = move || {
+            let reply = dispatcher.pull_cold(&pull);
+            mailbox.deliver(session, Delivery::Pulled { ticket, reply });
+        };
+        if let Err(refused) = self.lane.own(job) {
+            log::warn!(target: "windlass::broker", "cold read refused: {refused:?}");
+            let reply = Reply::refused(answer::SYSTEM_BUSY, "[OVERLOAD]system busy, too many cold reads");
+            self.write(conn, ticket, &reply, out);
+        }
+    }
+
+    /// Hands on what the dispatcher has to say.
+    fn hand_on(&mut self, out: &mut Out<Timer>) {
+        loop {
+            let mut outbox = std::mem::take(&mut self.outbox);
+            if outbox.is_empty() {
+                self.outbox = outbox;
+                return;
+            }
+            for (session, delivery) in outbox.drain(..) {
+                match self.conns.get(&session.id).copied() {
+                    Some(conn) => self.deliver(conn, delivery, out),
+                    None => session.outlet.deliver(session.id, delivery),
+                }
+            }
+            // Nothing is put into the outbox meanwhile; its memory is kept.
+            self.outbox = outbox;
+        }
+    }
+
+    fn deliver(&mut self, conn: Conn, delivery: Delivery, out: &mut Out<Timer>) {
+        match delivery {
+            Delivery::MembersChanged { group } => {
+                self.opaque = self.opaque.wrapping_add(1);
+                let (opaque, version) = (self.opaque, self.dispatcher.settings().compat.version());
+                out.send(conn, |bytes| command::write_members_changed(opaque, version, &group, bytes));
+            }
+            Delivery::Pulled { ticket, reply } => self.write(conn, ticket, &Reply::Pull(reply), out),
+            Delivery::Stored { ticket, reply } => self.write(conn, ticket, &Reply::Send(reply), out),
+            Delivery::Close => out.close(conn),
+        }
+    }
+
+    /// What other threads had for sessions of this loop.
+    fn empty_mailbox(&mut self, out: &mut Out<Timer>) {
+        self.mailbox.looked_for.store(false, Ordering::Release);
+        let waiting = std::mem::take(&mut *locked(&self.mailbox.waiting));
+        for (session, delivery) in waiting {
+            if let Some(conn) = self.conns.get(&session).copied() {
+                self.deliver(conn, delivery, out);
+            }
+        }
+    }
+
+    fn turn(&mut self, out: &mut Out<Timer>) {
+        self.empty_mailbox(out);
+        self.dispatcher.turn(&mut self.outbox);
+        self.hand_on(out);
+        if self.dispatcher.is_unsynced() {
+            let dispatcher = self.dispatcher.clone();
+            // A lane that is full takes it at a later turn: the flag stays.
+            let _full_or_closed = self.lane.own(move || dispatcher.sync_state());
+        }
+    }
+
+    fn register(&mut self, at: usize, now: Nanos, out: &mut Out<Timer>) {
+        let Some(joined) = self.joins.get_mut(at) else { return };
+        match joined.state.due(now) {
+            Step::Nothing => {}
+            Step::Connect => joined.conn = Some(out.connect(joined.addr)),
+            Step::Register => {
+                let (Some(conn), Some(session)) = (joined.conn, &joined.session) else { return };
+                self.opaque = self.opaque.wrapping_add(1);
+                let (opaque, dispatcher) = (self.opaque, &self.dispatcher);
+                out.send(conn, |bytes| write_register(dispatcher, session, opaque, bytes));
+            }
+        }
+        if let Some(next) = self.joins.get(at).and_then(|joined| joined.state.next()) {
+            out.arm(next, Timer::Join(at));
+        }
+    }
+
+    fn answered(&self, conn: Conn, command: &Command<'_>) {
+        let Some(joined) = self.joins.iter().find(|joined| joined.conn == Some(conn)) else { return };
+        if command.code != answer::SUCCESS {
+            let (addr, code) = (joined.addr, command.code);
+            log::warn!(target: "windlass::broker", "registration refused: name-server={addr} code={code}");
+        }
+    }
+
+    fn stop(&mut self, out: &mut Out<Timer>) {
+        for joined in &self.joins {
+            if let (Some(conn), Some(session)) = (joined.conn, &joined.session) {
+                self.opaque = self.opaque.wrapping_add(1);
+                let (opaque, dispatcher) = (self.opaque, &self.dispatcher);
+                out.send(conn, |bytes| write_unregister(dispatcher, session, opaque, bytes));
+            }
+        }
+        out.stop();
+    }
+}
+
+impl Role for Server {
+    type Command = Post;
+    type Timer = Timer;
+
+    fn connection(&mut self, conn: Conn, change: Change, now: Nanos, out: &mut Out<Timer>) {
+        match change {
+            Change::Accepted { listener, peer, local } => self.accepted(conn, listener, peer, local),
+            Change::Connected { local } => {
+                let Some(at) = self.join_of(conn) else { return };
+                let (id, outlet) = (self.dispatcher.session_id(), self.mailbox.clone());
+                if let Some(joined) = self.joins.get_mut(at) {
+                    joined.session = Some(Session { id, peer: joined.addr, local, outlet });
+                    joined.state.connected(now);
+                }
+                self.register(at, now, out);
+            }
+            Change::Failed { .. } | Change::Closed { .. } => self.ended(conn, now, out),
+        }
+    }
+
+    fn frame(&mut self, conn: Conn, frame: FrameBuf, _now: Nanos, out: &mut Out<Timer>) {
+        self.request(conn, &frame, out);
+        self.hand_on(out);
+    }
+
+    fn command(&mut self, post: Post, now: Nanos, out: &mut Out<Timer>) {
+        match post {
+            Post::Look => {
+                // The first look is what starts the registrations.
+                for at in 0..self.joins.len() {
+                    if self.joins.get(at).is_some_and(|joined| joined.state.is_new()) {
+                        self.register(at, now, out);
+                    }
+                }
+                self.turn(out);
+            }
+            Post::Stop => self.stop(out),
+        }
+    }
+
+    fn due(&mut self, timer: Timer, now: Nanos, out: &mut Out<Timer>) {
+        match timer {
+            Timer::Turn => {
+                self.armed = Nanos::MAX;
+                self.turn(out);
+            }
+            Timer::Join(at) => self.register(at, now, out),
+        }
+    }
+
+    fn settle(&mut self, now: Nanos, out: &mut Out<Timer>) {
+        if self.dispatcher.take_topics_changed() {
+            for at in 0..self.joins.len() {
+                if let Some(joined) = self.joins.get_mut(at) {
+                    joined.state.changed(now);
+                }
+                self.register(at, now, out);
+            }
+        }
+        let wanted = self.dispatcher.wanted();
+        if wanted < self.armed {
+            self.armed = wanted;
+            out.arm(wanted, Timer::Turn);
+        }
+    }
+}

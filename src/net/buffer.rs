@@ -168,3 +168,85 @@ impl Drop for FrameBuf {
         }
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use crate::wire::frame::Frame;
+
+    fn whole(pool: &Arc<FramePool>, byte: u8) -> FrameBuf {
+        let mut buf = pool.take(8);
+        if let Some(room) = buf.room().get_mut(..8) {
+            room.fill(byte);
+        }
+        buf.filled(8);
+        buf
+    }
+
+    /// A frame shared by two threads goes home once, after both; whoever takes a buffer meanwhile never sees it change.
+    #[test]
+    fn loom_a_buffer_goes_home_once_and_never_while_it_is_seen() {
+        loom::model(|| {
+            let pool = FramePool::new(None);
+            let frame = Frame::from(whole(&pool, 1));
+            let shared = frame.clone();
+            let worker = loom::thread::spawn(move || {
+                assert!(shared.bytes().iter().all(|byte| *byte == 1));
+                drop(shared);
+            });
+            let next = whole(&pool, 2);
+            assert!(frame.bytes().iter().all(|byte| *byte == 1));
+            drop(frame);
+            let other = whole(&pool, 3);
+            assert!(next.iter().all(|byte| *byte == 2) && other.iter().all(|byte| *byte == 3));
+            worker.join().unwrap();
+            drop((next, other));
+            let kept: usize = pool.classes.iter().map(|class| locked(class).len()).sum();
+            assert_eq!(kept as u64, pool.made());
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn whole(pool: &Arc<FramePool>, len: usize) -> FrameBuf {
+        let mut buf = pool.take(len);
+        while !buf.is_whole() {
+            let n = buf.room().len();
+            buf.filled(n);
+        }
+        buf
+    }
+
+    #[test]
+    fn a_buffer_serves_frames_of_its_class_and_the_pool_is_bounded() {
+        let pool = FramePool::new(None);
+        for len in [10, 4096, 0, 100] {
+            assert_eq!(whole(&pool, len).len(), len);
+        }
+        assert_eq!(pool.made(), 1);
+        drop((whole(&pool, 40_000), whole(&pool, 300_000)));
+        drop((whole(&pool, 64_000), whole(&pool, 500_000)));
+        assert_eq!(pool.made(), 3);
+        drop((0..1000).map(|_| whole(&pool, 10)).collect::<Vec<_>>());
+        drop((0..100).map(|_| whole(&pool, 600_000)).collect::<Vec<_>>());
+        let kept: Vec<usize> = pool.classes.iter().map(|class| locked(class).len()).collect();
+        assert_eq!(kept, [256, 1, 1]);
+    }
+
+    #[test]
+    fn live_frames_are_charged_to_the_budget() {
+        let budget = Budget::new(1 << 20);
+        let pool = FramePool::new(Some(budget.clone()));
+        let frame = whole(&pool, 200_000);
+        assert!((200_000..400_000).contains(&budget.used()), "{}", budget.used());
+        let shared = crate::wire::frame::Frame::from(frame);
+        let part = shared.slice(10..20);
+        drop(shared);
+        assert!(budget.used() > 0 && part.len() == 10);
+        drop(part);
+        assert_eq!(budget.used(), 0);
+    }
+}

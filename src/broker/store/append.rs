@@ -12,18 +12,19 @@ use std::sync::atomic::Ordering;
 
 use super::event::{AppendError, Event};
 use super::format::{ALIGN, BODY_TOP, END_RECORD, ENVELOPE, Envelope, Kind, MORE, Mark, key_hash, write_end};
-use super::layout::{self, Head};
+use super::keys;
 use super::marks::Marks;
 use super::queue::{Entry, StoreQueue};
 use super::segments::Segment;
 use super::table::Queues;
 use super::{Flush, Shared, Store};
 use crate::disk::Writer;
+use crate::error::WireError;
 use crate::model::QueueOffset;
+use crate::wire::remoting::properties::Properties;
+use crate::wire::remoting::record::{self, NewRecord};
 use crate::work::ranks::RankedGuard;
 
-/// Longest properties text: its length field is a signed 16-bit one.
-const MAX_PROPERTIES: usize = 32767;
 /// Store times never go back by less than this; a clock that went back further is followed.
 const CLOCK_LAG_MS: i64 = 5000;
 /// A thread keeps its buffer for laying out records up to this size.
@@ -177,11 +178,12 @@ impl KeyLog {
 #[derive(Default)]
 struct Scratch {
     bytes: Vec<u8>,
+    properties: Vec<u8>,
     keys: Vec<u64>,
 }
 
 thread_local! {
-    static SCRATCH: Cell<Scratch> = const { Cell::new(Scratch { bytes: Vec::new(), keys: Vec::new() }) };
+    static SCRATCH: Cell<Scratch> = const { Cell::new(Scratch { bytes: Vec::new(), properties: Vec::new(), keys: Vec::new() }) };
 }
 
 /// One record as far as it can be made without the lock.
@@ -193,7 +195,6 @@ struct Draft<'a> {
     head: Range<usize>,
     /// What stands behind the body, in the scratch buffer.
     tail: Range<usize>,
-    store_time_at: usize,
     payload: usize,
     flags: u16,
     tag: i32,
@@ -214,24 +215,25 @@ impl Scratch {
         new: &NewMessage<'a>,
         max_body: usize,
     ) -> Result<Draft<'a>, AppendError> {
-        let topic = queue.topic();
         let [first, second] = new.properties;
-        let join = !first.is_empty() && !second.is_empty() && first.last() != Some(&2);
-        let properties = first.len() + usize::from(join) + second.len();
-        check("body", new.body.len(), max_body)?;
-        check("properties", properties, MAX_PROPERTIES)?;
-        check("topic", topic.len(), MAX_PROPERTIES)?;
-        let long_topic = topic.len() > 127;
-        let behind = if long_topic { 2 } else { 1 } + topic.len() + 2 + properties;
-        let payload = Head::len(new.born_host, new.store_host) + new.body.len() + behind;
+        let joined = !second.is_empty();
+        if joined {
+            self.properties.clear();
+            self.properties.extend_from_slice(first);
+            if !first.is_empty() && first.last() != Some(&2) {
+                self.properties.push(2);
+            }
+            self.properties.extend_from_slice(second);
+        }
+        if new.body.len() > max_body {
+            return Err(AppendError::TooLong { what: "body", len: new.body.len(), max: max_body });
+        }
         let body_sum = crc32fast::hash(new.body);
-
-        let start = self.bytes.len();
-        self.bytes.extend([0; ENVELOPE]);
-        let head = Head {
-            total: as_u32(payload),
-            body_crc: body_sum & 0x7FFF_FFFF,
-            queue: queue.id(),
+        let record = NewRecord {
+            topic: queue.topic().as_bytes(),
+            body: new.body,
+            properties: if joined { &self.properties } else { first },
+            queue_id: queue.id(),
             flag: new.flag,
             sys_flag: new.sys_flag,
             born_ms: new.born_ms,
@@ -239,38 +241,27 @@ impl Scratch {
             store_host: new.store_host,
             reconsume_times: new.reconsume_times,
             prepared_offset: new.prepared_offset,
-            body_len: as_u32(new.body.len()),
-            long_topic,
+            body_crc: Some(body_sum & 0x7FFF_FFFF),
         };
-        let store_time_at = ENVELOPE + head.write(&mut self.bytes);
-        let middle = self.bytes.len();
-        if long_topic {
-            self.bytes.extend(as_u16(topic.len()).to_be_bytes());
-        } else {
-            self.bytes.push(topic.len() as u8);
-        }
-        self.bytes.extend_from_slice(topic.as_bytes());
-        self.bytes.extend(as_u16(properties).to_be_bytes());
-        self.bytes.extend_from_slice(first);
-        if join {
-            self.bytes.push(2);
-        }
-        self.bytes.extend_from_slice(second);
+        let start = self.bytes.len();
+        self.bytes.extend([0; ENVELOPE]);
+        let before = record.encode_around(&mut self.bytes).map_err(too_long)?;
+        let middle = start + ENVELOPE + before;
         let end = self.bytes.len();
+        let payload = end - start - ENVELOPE + new.body.len();
         // Zeros up to the next record are part of what is copied, but of no sum.
         self.bytes.extend(std::iter::repeat_n(0, super::format::record_len(payload) - ENVELOPE - payload));
 
         let first_key = self.keys.len();
-        let keys = &mut self.keys;
+        let found = &mut self.keys;
         let tag = match new.index {
             IndexBy::Known { tag, keys: known } => {
-                keys.extend(known.iter().map(|key| key_hash(queue.key_seed, key)));
+                found.extend(known.iter().map(|key| key_hash(queue.key_seed, key)));
                 tag
             }
             IndexBy::Properties => {
-                let one = layout::tag_and_keys(first, |key| keys.push(key_hash(queue.key_seed, key)));
-                let two = layout::tag_and_keys(second, |key| keys.push(key_hash(queue.key_seed, key)));
-                if two == 0 { one } else { two }
+                let text = if joined { &self.properties } else { first };
+                keys::tag_and_keys(Properties::new(text), |key| found.push(key_hash(queue.key_seed, key)))
             }
         };
         Ok(Draft {
@@ -279,7 +270,6 @@ impl Scratch {
             body: new.body,
             head: start..middle,
             tail: middle..end,
-            store_time_at,
             payload,
             flags: if body_sum >> 31 == 1 { BODY_TOP } else { 0 },
             tag,
@@ -302,7 +292,6 @@ impl Scratch {
             body: &[],
             head: start..middle,
             tail: middle..end,
-            store_time_at: 0,
             payload,
             flags: 0,
             tag: 0,
@@ -321,16 +310,15 @@ impl Scratch {
     }
 }
 
-fn check(what: &'static str, len: usize, max: usize) -> Result<(), AppendError> {
-    if len <= max { Ok(()) } else { Err(AppendError::TooLong { what, len, max }) }
+fn too_long(error: WireError) -> AppendError {
+    match error {
+        WireError::TooLong { what, len, max } => AppendError::TooLong { what, len, max },
+        _ => AppendError::TooLong { what: "record", len: 0, max: 0 },
+    }
 }
 
 fn as_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
-}
-
-fn as_u16(len: usize) -> u16 {
-    u16::try_from(len).unwrap_or(u16::MAX)
 }
 
 impl Store {
@@ -579,9 +567,8 @@ impl Tail {
             let head = scratch.bytes.get_mut(draft.head.clone()).unwrap_or_default();
             let offset = draft.queue.map_or(0, |queue| queue.next.fetch_add(1, Ordering::Relaxed));
             if draft.queue.is_some() {
-                patch(head, ENVELOPE + layout::QUEUE_OFFSET, offset);
-                patch(head, ENVELOPE + layout::PHYSICAL, i64::try_from(physical).unwrap_or(i64::MAX));
-                patch(head, draft.store_time_at, store_ms);
+                let record = head.get_mut(ENVELOPE..).unwrap_or_default();
+                record::patch(record, offset, i64::try_from(physical).unwrap_or(i64::MAX), store_ms);
             }
             patch_envelope(head, &envelope);
             let head_sum = crc32c::crc32c(scratch.bytes.get(draft.head.start + 12..draft.head.end).unwrap_or_default());
@@ -647,12 +634,6 @@ impl Tail {
             }
         }
         end
-    }
-}
-
-fn patch(head: &mut [u8], at: usize, value: i64) {
-    if let Some(field) = head.get_mut(at..at + 8) {
-        field.copy_from_slice(&value.to_be_bytes());
     }
 }
 

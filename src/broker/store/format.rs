@@ -17,7 +17,8 @@
 //!
 //! The payload of a message is exactly Apache's stored message; its body is covered by its own CRC-32 inside it.
 
-use super::layout::{self, Parts};
+use super::keys;
+use crate::wire::remoting::record::Record;
 
 /// First bytes of every record.
 pub(super) const MAGIC: u32 = 0x574C_5231;
@@ -124,8 +125,8 @@ pub(super) fn record_len(payload: usize) -> usize {
 #[derive(Clone, Debug)]
 pub(super) struct Checked {
     pub envelope: Envelope,
-    /// Where the parts of a message are; none for internal and end records.
-    pub parts: Option<Parts>,
+    /// The message, an index into the payload; none for internal and end records.
+    pub message: Option<Record>,
 }
 
 /// Reads and sums the record at the front of `bytes`, whose position in the log must be `own`. Its place in the chain
@@ -140,17 +141,18 @@ pub(super) fn check(bytes: &[u8], own: u64) -> Option<Checked> {
     match envelope.kind {
         Kind::Internal | Kind::End => {
             let sum = crc32c::crc32c_append(head, payload);
-            (sum == envelope.crc).then_some(Checked { envelope, parts: None })
+            (sum == envelope.crc).then_some(Checked { envelope, message: None })
         }
         Kind::Message | Kind::Member => {
-            let parts = layout::parts(payload)?;
-            let before = payload.get(..parts.body.start)?;
-            let after = payload.get(parts.body.end..)?;
+            let message = keys::record(payload)?;
+            let body = message.body_range();
+            let before = payload.get(..body.start)?;
+            let after = payload.get(body.end..)?;
             let sum = crc32c::crc32c_append(crc32c::crc32c_append(head, before), after);
-            let body = crc32fast::hash(payload.get(parts.body.clone())?);
+            let body = crc32fast::hash(payload.get(body)?);
             let top = envelope.flags & BODY_TOP != 0;
-            let body_is_right = body & 0x7FFF_FFFF == parts.body_crc && (body >> 31 == 1) == top;
-            (sum == envelope.crc && body_is_right).then_some(Checked { envelope, parts: Some(parts) })
+            let body_is_right = body & 0x7FFF_FFFF == message.body_crc && (body >> 31 == 1) == top;
+            (sum == envelope.crc && body_is_right).then_some(Checked { envelope, message: Some(message) })
         }
     }
 }

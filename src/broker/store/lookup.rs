@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::append::Key;
 use super::format::{self, ENVELOPE, Envelope, Kind, key_hash};
-use super::layout;
+use super::keys;
 use super::queue::{Entry, Place, StoreQueue};
 use super::segments::Segment;
 use super::{Shared, Store};
@@ -78,9 +78,9 @@ impl Store {
             (Arc::clone(&tail.segment), tail.keys.pieces(), tail.sealing.iter().cloned().collect::<Vec<_>>())
         };
         let mut found = Vec::new();
-        let mut look = |segment: &Segment, mut keys: Vec<Key>| {
-            keys.sort_unstable_by_key(|key| std::cmp::Reverse(key.at));
-            for candidate in keys {
+        let mut look = |segment: &Segment, mut candidates: Vec<Key>| {
+            candidates.sort_unstable_by_key(|key| std::cmp::Reverse(key.at));
+            for candidate in candidates {
                 if found.len() >= most {
                     return;
                 }
@@ -162,10 +162,9 @@ impl Shared {
 }
 
 fn has_key(frame: &Frame, topic: &str, key: &str, from_ms: i64, to_ms: i64) -> bool {
-    let record = frame.bytes();
-    let Some(parts) = layout::parts(record) else { return false };
+    let bytes = frame.bytes();
+    let Some(record) = keys::record(bytes) else { return false };
     let mut has = false;
-    let properties = record.get(parts.properties.clone()).unwrap_or_default();
-    layout::tag_and_keys(properties, |known| has |= known == key.as_bytes());
-    has && record.get(parts.topic.clone()) == Some(topic.as_bytes()) && (from_ms..=to_ms).contains(&parts.store_ms)
+    keys::tag_and_keys(record.properties(bytes), |known| has |= known == key.as_bytes());
+    has && record.topic(bytes) == topic.as_bytes() && (from_ms..=to_ms).contains(&record.store_ms)
 }

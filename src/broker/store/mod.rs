@@ -18,7 +18,7 @@ mod event;
 mod flush;
 mod format;
 mod index;
-mod layout;
+mod keys;
 mod lookup;
 mod marks;
 mod options;

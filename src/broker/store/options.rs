@@ -93,7 +93,7 @@ impl Options {
         self
     }
 
-    /// Longest body, in bytes, as it is stored. Default 4 MiB, allowed 1 byte to 256 MiB (Java's `maxMessageSize`).
+    /// Longest body, in bytes, as it is stored. Default 4 MiB, allowed 1 byte to 15 MiB (Java's `maxMessageSize`).
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
@@ -153,8 +153,8 @@ impl Options {
             let value = format!("{}, {}", self.first_segment, self.largest_segment);
             return refuse("segments", value, "a first segment no larger than the largest");
         }
-        if self.max_body == 0 || self.max_body > 256 * 1024 * 1024 {
-            return refuse("max_body", self.max_body.to_string(), "1 byte to 256 MiB");
+        if self.max_body == 0 || self.max_body > 15 * 1024 * 1024 {
+            return refuse("max_body", self.max_body.to_string(), "1 byte to 15 MiB");
         }
         if !(0.0..=1000.0).contains(&self.delay_scale) {
             return refuse("delay_scale", self.delay_scale.to_string(), "0 to 1000");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::event::Event;
-use super::format::{self, ENVELOPE, Kind};
+use super::format::{self, ENVELOPE};
 use super::queue::{DAMAGED, Entry, Place, Run, StoreQueue};
 use super::segments::Segment;
 use super::{Flush, Shared, Store};
@@ -317,13 +317,11 @@ impl Shared {
 fn is_right(frame: &Frame, record_at: u64, queue: &StoreQueue, offset: QueueOffset) -> bool {
     let Some(checked) = format::check(frame.bytes(), record_at) else { return false };
     let whole = checked.envelope.length as usize + ENVELOPE == frame.len();
-    let Some(parts) = checked.parts else { return false };
-    let topic = frame.bytes().get(ENVELOPE..).and_then(|payload| payload.get(parts.topic));
+    let Some(message) = checked.message else { return false };
     whole
-        && matches!(checked.envelope.kind, Kind::Message | Kind::Member)
-        && parts.queue == queue.id()
-        && parts.queue_offset == offset.0
-        && topic == Some(queue.topic().as_bytes())
+        && message.queue_id == queue.id()
+        && message.queue_offset == offset.0
+        && message.topic(frame.bytes().get(ENVELOPE..).unwrap_or_default()) == queue.topic().as_bytes()
 }
 
 /// The segment that was read last, and bytes of it that have been fetched.

@@ -10,10 +10,11 @@ use super::Options;
 use super::append::Key;
 use super::format::{self, ENVELOPE, Envelope, Kind, Mark, key_hash, read_end, record_len};
 use super::index::{About, Builder};
-use super::layout;
+use super::keys;
 use super::queue::{DAMAGED, DUE, Entry};
 use super::segments::name_of;
 use crate::disk::Disk;
+use crate::wire::remoting::record::Record;
 
 /// What a scan may take for the beginning.
 #[derive(Clone, Copy, Debug, Default)]
@@ -88,14 +89,14 @@ pub(super) fn scan(
             group = Some(found.rewind());
         }
         found.first.get_or_insert((envelope.prev_crc, envelope.epoch));
-        match (envelope.kind, checked.parts) {
+        match (envelope.kind, checked.message) {
             (Kind::End, _) => {
                 let (durable, latest_ms) = read_end(payload).unwrap_or_default();
                 found.complete = Some(durable);
                 found.latest_ms = found.latest_ms.max(latest_ms);
             }
-            (Kind::Message | Kind::Member, Some(parts)) => {
-                found.message(options, &mut interned, payload, &parts, own, envelope.length);
+            (Kind::Message | Kind::Member, Some(record)) => {
+                found.message(options, &mut interned, payload, &record, own);
             }
             (Kind::Internal | Kind::Message | Kind::Member, _) => {
                 found.items.push(Item::Mark { at: own, payload: payload.to_vec() });
@@ -157,11 +158,10 @@ impl Scan {
         options: &Options,
         interned: &mut HashMap<Vec<u8>, (u32, u64)>,
         payload: &[u8],
-        parts: &layout::Parts,
+        record: &Record,
         own: u64,
-        size: u32,
     ) {
-        let name = payload.get(parts.topic.clone()).unwrap_or_default();
+        let name = record.topic(payload);
         let (topic, seed) = match interned.get(name) {
             Some(known) => *known,
             None => {
@@ -172,23 +172,22 @@ impl Scan {
                 known
             }
         };
-        let properties = payload.get(parts.properties.clone()).unwrap_or_default();
         let at = u32::try_from(own - self.start).unwrap_or(u32::MAX);
-        let seconds = u32::try_from(parts.store_ms / 1000).unwrap_or(0);
-        let keys = &mut self.keys;
-        let tag = layout::tag_and_keys(properties, |key| {
-            keys.push(Key { hash: key_hash(seed, key), at, seconds });
+        let seconds = u32::try_from(record.store_ms / 1000).unwrap_or(0);
+        let found = &mut self.keys;
+        let tag = keys::tag_and_keys(record.properties(payload), |key| {
+            found.push(Key { hash: key_hash(seed, key), at, seconds });
         });
-        let delay = self.topics.get(topic as usize).and_then(|topic| options.delay_of(topic, parts.queue));
+        let delay = self.topics.get(topic as usize).and_then(|topic| options.delay_of(topic, record.queue_id));
         let entry = Entry {
             physical: own + ENVELOPE as u64,
-            size,
+            size: record.len,
             tag,
-            time_ms: parts.store_ms.saturating_add(delay.unwrap_or(0)),
+            time_ms: record.store_ms.saturating_add(delay.unwrap_or(0)),
             flags: if delay.is_some() { DUE } else { 0 },
         };
-        self.latest_ms = self.latest_ms.max(parts.store_ms);
-        self.items.push(Item::Message { topic, queue: parts.queue, offset: parts.queue_offset, entry });
+        self.latest_ms = self.latest_ms.max(record.store_ms);
+        self.items.push(Item::Message { topic, queue: record.queue_id, offset: record.queue_offset, entry });
     }
 
     /// What the index file of this segment says about it.

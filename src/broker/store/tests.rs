@@ -56,8 +56,7 @@ pub(super) fn bodies(frames: &[Frame]) -> Vec<Vec<u8>> {
 }
 
 pub(super) fn body(record: &[u8]) -> Vec<u8> {
-    let parts = layout::parts(record).unwrap();
-    record[parts.body].to_vec()
+    keys::record(record).unwrap().body(record).to_vec()
 }
 
 /// Every message of a queue, read as a consumer would, with its offset.
@@ -67,9 +66,9 @@ pub(super) fn drain(store: &Store, queue: &StoreQueue) -> Vec<(i64, Vec<u8>)> {
     loop {
         let found = store.read(queue, at, &Limits::default(), &All, Cold::Read);
         for frame in &found.frames {
-            let parts = layout::parts(frame.bytes()).unwrap();
-            assert_eq!((parts.queue, parts.topic.len()), (queue.id(), queue.topic().len()));
-            all.push((parts.queue_offset, body(frame.bytes())));
+            let record = keys::record(frame.bytes()).unwrap();
+            assert_eq!((record.queue_id, record.topic(frame.bytes())), (queue.id(), queue.topic().as_bytes()));
+            all.push((record.queue_offset, body(frame.bytes())));
         }
         if found.next == at || found.next >= found.max {
             return all;

@@ -317,6 +317,12 @@ impl Record {
         self.part(frame, self.fixed(), self.body_len as usize)
     }
 
+    /// Where the body stands in the indexed bytes.
+    pub fn body_range(&self) -> std::ops::Range<usize> {
+        let from = self.at as usize + self.fixed();
+        from..from + self.body_len as usize
+    }
+
     /// The topic's bytes.
     #[inline]
     pub fn topic<'f>(&self, frame: &'f [u8]) -> &'f [u8] {
@@ -512,12 +518,28 @@ impl NewRecord<'_> {
         let head = self.head(len);
         put(head.bytes.get(..head.len).unwrap_or_default());
         put(self.body);
+        self.pieces_behind(put);
+        Ok(len)
+    }
+
+    fn pieces_behind(&self, put: &mut impl FnMut(&[u8])) {
         let topic_len = (self.topic.len() as u16).to_be_bytes();
         put(topic_len.get(2 - self.topic_len_bytes()..).unwrap_or_default());
         put(self.topic);
         put(&(self.properties.len() as u16).to_be_bytes());
         put(self.properties);
-        Ok(len)
+    }
+
+    /// Appends all of the record but its body, for a store that copies the body straight to its place, and says how
+    /// many of the bytes stand before it.
+    ///
+    /// # Errors
+    /// As [`NewRecord::encoded_len`]; nothing is written then.
+    pub fn encode_around(&self, out: &mut Vec<u8>) -> Result<usize, WireError> {
+        let head = self.head(self.encoded_len()?);
+        out.extend_from_slice(head.bytes.get(..head.len).unwrap_or_default());
+        self.pieces_behind(&mut |piece| out.extend_from_slice(piece));
+        Ok(head.len)
     }
 
     /// Appends the record and says how long it is.
@@ -617,6 +639,11 @@ mod tests {
             assert_eq!((record.queue_offset, record.physical_offset, record.store_ms), (5, 77, 9));
             assert_eq!(record.properties(&bytes).find("A"), Some("b"));
             assert_eq!(encoded(&record.again(&bytes)), bytes);
+            let mut around = Vec::new();
+            let before = record.again(&bytes).encode_around(&mut around).unwrap();
+            around.splice(before..before, record.body(&bytes).iter().copied());
+            patch(&mut around, 5, 77, 9);
+            assert_eq!((around, record.body_range()), (bytes.clone(), before..before + 3));
             let mut slice = vec![0xEE; len + 1];
             assert_eq!(record.again(&bytes).encode_to(&mut slice), Ok(len));
             patch(&mut slice, 5, 77, 9);

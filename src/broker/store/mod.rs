@@ -33,6 +33,8 @@ mod table;
 mod threads;
 
 #[cfg(test)]
+mod crash;
+#[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

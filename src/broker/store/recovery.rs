@@ -385,6 +385,9 @@ impl Recovery {
         let behind = rest.files.iter().filter(|file| file.start > end || rest.active.is_none());
         let lost: Vec<&Found> = behind.filter(|file| self.has_record(file)).collect();
         let lost_bytes: u64 = torn_in_active + lost.iter().map(|file| file.len).sum::<u64>();
+        if lost_bytes > 0 {
+            self.durable = self.durable.max(self.durable_behind(&rest.files)?);
+        }
         if end < self.durable {
             let name = rest.active.as_ref().map_or(end, |active| active.start);
             if !self.options.repair {
@@ -454,6 +457,18 @@ impl Recovery {
             self.last = Some(scanned.last);
         }
         self.latest_ms = self.latest_ms.max(scanned.latest_ms);
+    }
+
+    /// The highest durable mark that the ends of segments behind the break name: without a checkpoint only they tell
+    /// damage from a torn tail.
+    fn durable_behind(&self, files: &[Found]) -> Result<u64, OpenError> {
+        let mut durable = 0;
+        for file in files {
+            let over = scan(&*self.disk, &self.options, file.start, Since::default(), true)
+                .map_err(io(format!("reading {}", name_of(file.start))))?;
+            durable = durable.max(over.complete.unwrap_or(0));
+        }
+        Ok(durable)
     }
 
     /// Whether a file behind the end of the log has a record of its own place.

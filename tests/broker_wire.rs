@@ -527,6 +527,11 @@ fn a_delayed_message_is_delivered_once_when_it_is_due() {
     expect(7_200_000 - 5_001, &["0", "1", "2"]);
     expect(1, &["0", "1", "2", "19"]);
     expect(7_200_000, &["0", "1", "2", "19"]);
+    let mut caller = Caller::connect(broker.broker_addr());
+    for _ in 0..3 {
+        assert_eq!(delayed(&mut caller, "1"), 0);
+    }
+    expect(1_000, &["0", "1", "2", "19", "1", "1", "1"]);
 }
 
 /// E-097, E-098.

@@ -60,7 +60,7 @@ pub fn handle(
     command: &Command<'_>,
     outbox: &mut Outbox,
 ) -> Reply {
-    let fault = op_of(command.code).and_then(|op| dispatcher.faults.take(op));
+    let fault = op_of(command.code).and_then(|op| dispatcher.fault(op));
     if fault == Some(Fault::Refuse) {
         return Reply::refused(answer::SYSTEM_ERROR, "fault injected by this broker's owner");
     }
@@ -107,6 +107,7 @@ impl<'f> Call<'_, 'f> {
             born_host: self.session.peer,
             store_host: self.dispatcher.reached_at(self.session),
             version: self.command.version,
+            wants_id: true,
         }
     }
 

@@ -9,7 +9,7 @@ use super::delay::Due;
 use super::dispatch::Dispatcher;
 use super::session::Outbox;
 use super::store::{AppendError, IndexBy, Mark, Member, NewMessage, StoreQueue};
-use crate::model::{DelayLevel, QueueOffset, names};
+use crate::model::{QueueOffset, names};
 use crate::wire::remoting::properties::names as key;
 use crate::wire::remoting::record::{Check, Record};
 
@@ -70,11 +70,9 @@ impl Dispatcher {
         }
     }
 
-    /// When a waiting message is due: its level's delay after it was stored.
+    /// When a waiting message is due: the index holds that in place of its store time.
     fn due_ms(&self, level: &Arc<StoreQueue>, offset: i64) -> Option<i64> {
-        let stored_ms = self.store.entry(level, QueueOffset(offset))?.time_ms;
-        let delay_ms = DelayLevel::new(level.id() + 1).map(|level| self.delays.lock().delay_ms(level))?;
-        Some(stored_ms.saturating_add(delay_ms))
+        self.store.entry(level, QueueOffset(offset)).map(|entry| entry.time_ms)
     }
 
     fn deliver(&self, due: Due, now_ms: i64) -> Delivered {

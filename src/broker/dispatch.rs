@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use super::delay::Delays;
 use super::drain::Progress;
-use super::fault::Faults;
+use super::fault::{Fault, Faults, Op};
 use super::groups::Groups;
 use super::hold::Holds;
 use super::lock::Locks;
@@ -212,6 +212,11 @@ impl Dispatcher {
     /// A number for a session that no other has.
     pub fn session_id(&self) -> SessionId {
         SessionId(self.next_session.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// What a test wants to happen to a request of this kind; counts it.
+    pub fn fault(&self, op: Op) -> Option<Fault> {
+        self.faults.take(op)
     }
 
     /// The settings it runs by.

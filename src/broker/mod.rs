@@ -29,6 +29,19 @@ pub(crate) mod store;
 mod tools_command;
 mod topics;
 
+// What `embedded.rs` joins to a client.
+#[allow(unused_imports)]
+pub(crate) use self::{
+    command::{Face, handle, write_members_changed},
+    dispatch::{Dispatcher, FLUSH_WAIT, Refusal},
+    fault::Fault,
+    node::Guest,
+    pull::{HeldPull, PullReply, Pulled},
+    reply::Reply,
+    send::{SendReply, Sender, Sent},
+    session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket},
+};
+
 pub use fault::Op;
 pub use node::{Broker, Builder};
 pub use settings::Compat;

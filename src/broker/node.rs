@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use super::dispatch::{Dispatcher, Parts, Watcher};
@@ -237,7 +237,7 @@ impl Builder {
         // The loop sleeps until something happens: this is the first thing.
         let _never_full = handle.post_own(Post::Look);
         let running = Running { handle, thread, lane, threads: Mutex::new(Some(threads)) };
-        Ok(Broker { dispatcher, running, names_addr, life: Lifecycle::new() })
+        Ok(Broker { dispatcher, running, names_addr, life: Lifecycle::new(), guests: Mutex::default() })
     }
 
     fn check(&self) -> Result<(), ConfigError> {
@@ -273,6 +273,7 @@ impl Builder {
         };
         let mut options = if ephemeral { Options::ephemeral() } else { Options::durable() };
         options = options.max_body(self.settings.max_message_bytes).repair(self.repair);
+        options = options.delay_scale(self.settings.delay_scale);
         if let Some(flush) = self.flush {
             options = options.flush(flush);
         }
@@ -298,6 +299,14 @@ pub struct Broker {
     running: Running,
     names_addr: Option<SocketAddr>,
     life: Lifecycle,
+    /// A leaf lock.
+    guests: Mutex<Vec<Weak<dyn Guest>>>,
+}
+
+/// A client of this process, which has to stop before the broker does.
+pub(crate) trait Guest: Send + Sync {
+    /// Stops it. Called under no lock.
+    fn stop(&self);
 }
 
 struct Running {
@@ -371,6 +380,10 @@ impl Broker {
         if !self.life.begin_stop() {
             return if self.life.wait_stopped(deadline) { Ok(()) } else { Err(late()) };
         }
+        let guests = std::mem::take(&mut *locked(&self.guests));
+        for guest in guests.iter().filter_map(Weak::upgrade) {
+            guest.stop();
+        }
         let mut in_time = true;
         if self.running.handle.post_own(Post::Stop).is_err() {
             self.running.handle.stop();
@@ -384,6 +397,13 @@ impl Broker {
         in_time &= self.running.lane.close(deadline);
         self.life.stopped();
         if in_time { Ok(()) } else { Err(late()) }
+    }
+
+    /// Stops `guest` before this broker stops.
+    pub(crate) fn add_guest(&self, guest: Weak<dyn Guest>) {
+        let mut guests = locked(&self.guests);
+        guests.retain(|known| known.strong_count() > 0);
+        guests.push(guest);
     }
 
     /// The dispatcher, for clients of this process.

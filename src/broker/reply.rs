@@ -135,7 +135,7 @@ impl Reply {
 
 fn send_answer(reply: &SendReply) -> SendAnswer<'_> {
     SendAnswer {
-        msg_id: Cow::Borrowed(&reply.msg_id),
+        msg_id: Cow::Owned(reply.msg_id()),
         queue_id: reply.queue_id,
         queue_offset: reply.queue_offset,
         transaction_id: reply.transaction_id.as_deref().map(Cow::Borrowed),

@@ -5,6 +5,7 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/processor/SendMessageProcessor.java
 
+use std::cell::Cell;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -22,8 +23,6 @@ use crate::work::clock::Nanos;
 
 /// Longest text of properties, with what the broker adds.
 pub const PROPERTIES_MAX: usize = i16::MAX as usize;
-/// What retries and delays may add to a message that was at the limit when it was sent.
-pub const RESTORE_SLACK: usize = 1024;
 /// The region every broker belongs to unless somebody says otherwise.
 pub const REGION: &str = "DefaultRegion";
 /// The first version whose sends carry their own redelivery limit: 3.4.9.
@@ -34,14 +33,30 @@ const OWN_LIMIT_SINCE: i32 = 121;
 pub struct SendReply {
     /// 0, or FLUSH_DISK_TIMEOUT: stored, but the disk has not confirmed it in time.
     pub code: i32,
-    /// Offset ids, joined by commas for a batch.
-    pub msg_id: String,
+    /// Place of the message in the log; of a batch, the first one's.
+    pub physical: i64,
+    /// Places of the other messages of a batch.
+    pub more: Vec<i64>,
+    /// Half of an offset id: the address under which the broker is reached.
+    pub store_host: SocketAddr,
     /// The queue it went to.
     pub queue_id: i32,
     /// Its offset there; of a batch, the first one's.
     pub queue_offset: i64,
     /// The unique id of the message, in the 5.x profile.
     pub transaction_id: Option<String>,
+}
+
+impl SendReply {
+    /// The offset id, or of a batch all of them, joined by commas.
+    pub fn msg_id(&self) -> String {
+        let mut ids = message_id::offset_id(self.store_host, self.physical);
+        for physical in &self.more {
+            ids.push(',');
+            message_id::push_offset_id(&mut ids, self.store_host, *physical);
+        }
+        ids
+    }
 }
 
 /// A send that was carried out.
@@ -76,6 +91,13 @@ pub struct Sender {
     pub store_host: SocketAddr,
     /// The version the client announces.
     pub version: i32,
+    /// It is told the unique id of its message again: a client of this process knows it.
+    pub wants_id: bool,
+}
+
+thread_local! {
+    /// Where a thread lays out what is added to the properties of a message: a send allocates nothing for it.
+    static EXTRA: Cell<Vec<u8>> = const { Cell::new(Vec::new()) };
 }
 
 /// Where a message goes, once all checks are done.
@@ -203,8 +225,23 @@ impl Dispatcher {
         let text = request.properties.as_deref().unwrap_or_default().as_bytes();
         self.check_body(body, place, text)?;
         let given = Properties::new(text);
-        let mut extra = Vec::with_capacity(160);
-        let unique = self.own_properties(given, true, &mut extra);
+        let mut extra = EXTRA.take();
+        extra.clear();
+        let sent = self.send_with(from, request, body, place, given, &mut extra);
+        EXTRA.set(extra);
+        sent
+    }
+
+    fn send_with(
+        &self,
+        from: Sender,
+        request: &SendRequest<'_>,
+        body: &[u8],
+        place: &Place,
+        given: Properties<'_>,
+        extra: &mut Vec<u8>,
+    ) -> Result<Sent, Refusal> {
+        let made = self.own_properties(given, true, extra);
         let half = given.is_true(key::TRANSACTION);
         let level = if place.dead_letter || half { None } else { delay_level(given)? };
         let target = match level {
@@ -213,15 +250,15 @@ impl Dispatcher {
             None => None,
         };
         if target.is_some() {
-            properties::push(&mut extra, key::REAL_TOPIC, &place.topic.name);
-            properties::push(&mut extra, key::REAL_QUEUE, &place.queue.to_string());
+            properties::push(extra, key::REAL_TOPIC, &place.topic.name);
+            properties::push(extra, key::REAL_QUEUE, &place.queue.to_string());
         }
         let (topic, queue) = target.unwrap_or((&place.topic.name, place.queue));
-        self.check_properties(text.len() + extra.len())?;
+        self.check_properties(given.text().len() + extra.len())?;
         let sys = request.sys_flag & !sys_flag::TRANSACTION;
         let message = NewMessage {
             body,
-            properties: [text, &extra],
+            properties: [given.text(), extra],
             index: IndexBy::Properties,
             flag: request.flag,
             sys_flag: if place.topic.multi_tag { sys | sys_flag::MULTI_TAGS } else { sys },
@@ -233,11 +270,14 @@ impl Dispatcher {
         };
         let appended = self.append(topic, queue, &message, level)?;
         self.counters.put(1, body.len());
-        let transaction_id = (self.settings.compat == Compat::V5).then_some(unique).flatten();
+        let told = from.wants_id && self.settings.compat == Compat::V5;
+        let transaction_id = if told { made.or_else(|| given.find(key::UNIQ_KEY).map(str::to_owned)) } else { None };
         Ok(Sent {
             reply: SendReply {
                 code: answer::SUCCESS,
-                msg_id: offset_id(from.store_host, &appended),
+                physical: place_of(&appended),
+                more: Vec::new(),
+                store_host: from.store_host,
                 queue_id: place.queue,
                 queue_offset: appended.queue_offset.0,
                 transaction_id,
@@ -325,11 +365,12 @@ impl Dispatcher {
         let (Some(first), Some(last)) = (appended.first(), appended.last()) else {
             return Err(illegal("the batch is empty"));
         };
-        let ids: Vec<String> = appended.iter().map(|stored| offset_id(from.store_host, stored)).collect();
         Ok(Sent {
             reply: SendReply {
                 code: answer::SUCCESS,
-                msg_id: ids.join(","),
+                physical: place_of(first),
+                more: appended.iter().skip(1).map(place_of).collect(),
+                store_host: from.store_host,
                 queue_id: place.queue,
                 queue_offset: first.queue_offset.0,
                 transaction_id: None,
@@ -362,22 +403,19 @@ impl Dispatcher {
         Ok(())
     }
 
-    /// Appends what a broker adds to every message, and an id if the sender gave none and one is wanted. Gives the id.
+    /// Appends what a broker adds to every message, and an id if the sender gave none and one is wanted. Gives that.
     fn own_properties(&self, given: Properties<'_>, wants_id: bool, extra: &mut Vec<u8>) -> Option<String> {
-        let unique = match given.bytes(key::UNIQ_KEY) {
-            None if wants_id => {
-                let id = self.counters.unique_id(self.clock.wall_ms());
-                properties::push(extra, key::UNIQ_KEY, &id);
-                Some(id)
-            }
-            known => known.map(|id| String::from_utf8_lossy(id).into_owned()),
-        };
+        let made = (wants_id && given.bytes(key::UNIQ_KEY).is_none()).then(|| {
+            let id = self.counters.unique_id(self.clock.wall_ms());
+            properties::push(extra, key::UNIQ_KEY, &id);
+            id
+        });
         if self.settings.compat == Compat::V5 {
             properties::push(extra, key::MSG_REGION, REGION);
             properties::push(extra, key::TRACE_ON, "true");
         }
         properties::push(extra, key::CLUSTER, &self.settings.cluster);
-        unique
+        made
     }
 }
 
@@ -390,9 +428,9 @@ pub(super) fn delay_level(given: Properties<'_>) -> Result<Option<DelayLevel>, R
     Ok(level.and_then(|level| DelayLevel::new(i32::try_from(level).unwrap_or(i32::MAX))))
 }
 
-/// The id by which a stored message is found again.
-fn offset_id(store_host: SocketAddr, appended: &Appended) -> String {
-    message_id::offset_id(store_host, i64::try_from(appended.physical).unwrap_or(i64::MAX))
+/// Place of a stored message in the log, as the wire has it.
+fn place_of(appended: &Appended) -> i64 {
+    i64::try_from(appended.physical).unwrap_or(i64::MAX)
 }
 
 /// What a client is told when the store refuses.

@@ -19,8 +19,6 @@ pub const PERM_WRITE: i32 = 2;
 pub const PERM_READ: i32 = 4;
 /// Queues of the automatic template.
 pub const TEMPLATE_QUEUES: i32 = 8;
-/// Queues of a topic made without a word about them.
-pub const DEFAULT_QUEUES: i32 = 16;
 /// Most queues a topic may have: a peer's number never sizes more than this.
 pub const MOST_QUEUES: i32 = 65_536;
 

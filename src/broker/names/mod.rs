@@ -48,6 +48,11 @@ impl Names {
 }
 
 impl Dispatcher {
+    /// Whether this process is a name server.
+    pub fn has_names(&self) -> bool {
+        self.names.is_some()
+    }
+
     /// The route of a topic (105). A group's retry topic is made when it is asked for, so that the first redelivery of a
     /// new group need not wait until its clients ask again.
     ///

@@ -20,6 +20,7 @@ mod embedded;
 pub use error::{Attempt, ConfigError, Error, Stage, Stored, WireError};
 pub use model::{DelayLevel, Message, Queue, QueueOffset, StartFrom};
 pub use work::clock::{Clock, TestClock};
+pub use rocketmq::{Assigned, Client, ClientBuilder, ConsumerReport, Event, Observer, PauseReason, ShutdownReport};
 
 /// What this crate's own simulation, benches and fuzz targets may see. Nothing else may use it; it may change at any
 /// time.

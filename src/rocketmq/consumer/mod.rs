@@ -1,7 +1,17 @@
 //! Consumers of the RocketMQ client.
 
+pub mod assign;
+pub mod balance;
+pub mod claim;
+pub mod commit;
 pub mod delivery;
+pub mod group;
 pub mod handler;
+pub mod intake;
+pub mod pull;
 pub mod pulled;
+pub mod rebalance;
 pub mod received;
+pub mod revoke;
+pub mod sendback;
 pub mod settings;

@@ -1,0 +1,649 @@
+//! The client that users hold: a cheap clone of a handle on one loop, one pool and one set of lanes.
+//!
+//! [`ClientBuilder`] checks the settings and starts the threads; [`Client`] makes producers and consumers and stops them.
+//! What other threads of this room share is [`Shared`]. Nothing here decides what goes over the wire.
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::bounded;
+
+use super::caller;
+use super::consumer::group::{ConsumerHandle, ConsumerReport, ConsumerSpec};
+use super::core::{Command, Core};
+use super::events::Events;
+use super::port::{Caller, Port};
+use super::route::{Route, RouteCell, Routes};
+use super::settings::{Settings, Timing};
+use super::socket;
+use crate::consume::pool::{Pool, WORKERS};
+use crate::error::{ConfigError, Error, in_range};
+use crate::model::Queue;
+use crate::model::names;
+use crate::net::{self, FramePool, Handle, PostError, Reactor};
+use crate::work::budget::Budget;
+use crate::work::clock::Clock;
+use crate::work::lifecycle::Lifecycle;
+use crate::work::ranks::{Rank, Ranked};
+use crate::work::serve::Lane;
+use crate::work::threads::{self, Thread};
+
+/// How long a client that is dropped without `shutdown` tries to end in order.
+const DROP_WAIT: Duration = Duration::from_secs(1);
+/// Threads of the serve lane at start.
+const LANE_THREADS: usize = 2;
+
+/// Builds a [`Client`]. Every setter takes and returns it.
+#[derive(Clone, Default)]
+pub struct ClientBuilder {
+    name_servers: Vec<String>,
+    workers: Option<usize>,
+    memory_budget: Option<u64>,
+    instance: Option<String>,
+    ip: Option<IpAddr>,
+    map_address: Option<super::settings::MapAddress>,
+    timing: Timing,
+    clock: Option<Clock>,
+}
+
+impl ClientBuilder {
+    /// The name servers, each `host:port`; a text with `;` between them counts as several. No default.
+    pub fn name_servers<T: Into<String>>(mut self, list: impl IntoIterator<Item = T>) -> Self {
+        self.name_servers = list.into_iter().flat_map(|text| split_list(&text.into())).collect();
+        self
+    }
+
+    /// Threads that run the handlers of all consumers of this client. Default 20, allowed 1 to 1000 (Java's
+    /// `consumeThreadMin`, there per consumer).
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.workers = Some(threads);
+        self
+    }
+
+    /// Bytes for all that has been fetched and not finished and for queued sends, of all consumers and producers of this
+    /// client. Default 256 MiB, at least 1 MiB. Above it a queue is fetched only while it holds nothing or less than its
+    /// fair share.
+    pub fn memory_budget(mut self, bytes: u64) -> Self {
+        self.memory_budget = Some(bytes);
+        self
+    }
+
+    /// The part of the client id behind the address (Java's `instanceName`). Default: process id, `#` and a number that
+    /// is random. Two live members of a group must never have the same.
+    pub fn instance(mut self, name: impl Into<String>) -> Self {
+        self.instance = Some(name.into());
+        self
+    }
+
+    /// The address in the client id (Java's `clientIP`). Default: the one that this machine would send from.
+    pub fn client_ip(mut self, ip: IpAddr) -> Self {
+        self.ip = Some(ip);
+        self
+    }
+
+    /// Replaces every broker address that a name server gives: for clusters behind a tunnel or a container bridge.
+    pub fn map_address(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.map_address = Some(Arc::new(map));
+        self
+    }
+
+    /// For one request and its answer. Default 3 s (Java's `mqClientApiTimeout`).
+    pub fn request_timeout(mut self, timeout: Duration) -> Self {
+        self.timing.request = timeout;
+        self
+    }
+
+    /// For making a connection. Default 3 s.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.timing.connect = timeout;
+        self
+    }
+
+    /// How often routes are asked for. Default 30 s (Java's `pollNameServerInterval`).
+    pub fn route_interval(mut self, interval: Duration) -> Self {
+        self.timing.routes = interval;
+        self
+    }
+
+    /// How often brokers get a heartbeat. Default 30 s (Java's `heartbeatBrokerInterval`).
+    pub fn heartbeat_interval(mut self, interval: Duration) -> Self {
+        self.timing.heartbeat = interval;
+        self
+    }
+
+    /// How often the assignment of queues is looked at without a reason. Default 20 s.
+    pub fn rebalance_interval(mut self, interval: Duration) -> Self {
+        self.timing.rebalance = interval;
+        self
+    }
+
+    /// How long a broker may hold a pull that finds nothing, and how long we wait for its answer. Default 15 s and 30 s;
+    /// the second must be longer than the first by a second at least.
+    pub fn pull_hold(mut self, hold: Duration, timeout: Duration) -> Self {
+        self.timing.hold = hold;
+        self.timing.pull = timeout;
+        self
+    }
+
+    /// Where the time comes from: a test clock, shared with an embedded broker. Default: the system's.
+    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
+        self.clock = Some(clock.into());
+        self
+    }
+
+    /// Changes any interval, for tests.
+    #[doc(hidden)]
+    pub fn timing(mut self, change: impl FnOnce(&mut Timing)) -> Self {
+        change(&mut self.timing);
+        self
+    }
+
+    /// Checks the settings and starts the threads. Nothing goes over the network yet.
+    ///
+    /// # Errors
+    /// `Config` names the setting; `Io` if the system refuses threads.
+    pub fn build(self) -> Result<Client, Error> {
+        if self.name_servers.is_empty() {
+            return Err(bad("name_servers", "", "at least one host:port").into());
+        }
+        for addr in &self.name_servers {
+            if addr.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
+                return Err(bad("name_servers", addr, "host:port").into());
+            }
+        }
+        let settings = self.settings()?;
+        let (connect, servers) = (settings.timing.connect, settings.name_servers.clone());
+        Client::start(settings, |start| {
+            let link = Arc::new(socket::Known::default());
+            let seed = start.seed;
+            let port = socket::SocketPort::new(start, Arc::clone(&link), servers, seed);
+            let caller = caller::SocketCaller::new(start, link, connect);
+            (Box::new(port), Arc::new(caller))
+        })
+    }
+
+    /// The settings, checked.
+    pub(crate) fn settings(self) -> Result<Settings, Error> {
+        let timing = self.timing;
+        if timing.pull < timing.hold + Duration::from_millis(1) {
+            let value = format!("{:?}, {:?}", timing.hold, timing.pull);
+            return Err(bad("pull_hold", &value, "a timeout above the hold time").into());
+        }
+        let instance = match self.instance {
+            Some(name) if name.trim().is_empty() => return Err(bad("instance", &name, "a name").into()),
+            Some(name) => name,
+            None => format!("{}#{}", std::process::id(), random()),
+        };
+        Ok(Settings {
+            name_servers: self.name_servers,
+            workers: in_range("workers", self.workers, WORKERS, 1..=1000)?,
+            memory_budget: in_range("memory_budget", self.memory_budget, 256 << 20, 1 << 20..=u64::MAX)?,
+            instance,
+            ip: self.ip.unwrap_or_else(own_ip),
+            map_address: self.map_address,
+            timing,
+            clock: self.clock.unwrap_or_default(),
+        })
+    }
+}
+
+impl fmt::Debug for ClientBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientBuilder").field("name_servers", &self.name_servers).finish_non_exhaustive()
+    }
+}
+
+fn bad(field: &'static str, value: &str, allowed: &str) -> ConfigError {
+    ConfigError { field, value: value.to_owned(), allowed: allowed.to_owned() }
+}
+
+fn split_list(text: &str) -> Vec<String> {
+    text.split([';', ',']).map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+/// A number that no other process on any machine is likely to have; the hasher's keys come from the system.
+fn random() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
+    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
+    hasher.finish()
+}
+
+/// The address this machine sends from. Connecting a UDP socket sends nothing.
+fn own_ip() -> IpAddr {
+    let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
+        .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()));
+    asked.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), SocketAddr::ip)
+}
+
+/// What loop, lanes and callers of one client have in common.
+pub struct Context {
+    /// As the client was built.
+    pub settings: Settings,
+    /// How brokers know this client.
+    pub client_id: Arc<str>,
+    /// Where the time comes from.
+    pub clock: Clock,
+    /// To observers.
+    pub events: Events,
+    /// For what blocks.
+    pub lane: Lane,
+    /// Bytes in use.
+    pub budget: Budget,
+    /// What is known of topics.
+    pub routes: Routes,
+    /// To the loop.
+    pub handle: Handle<Command>,
+}
+
+/// What a port is made from.
+pub struct Start<'a> {
+    /// To the loop.
+    pub handle: &'a Handle<Command>,
+    /// For what blocks.
+    pub lane: &'a Lane,
+    /// Where the time comes from.
+    pub clock: &'a Clock,
+    /// Bytes in use.
+    pub budget: &'a Budget,
+    /// As the client was built.
+    pub settings: &'a Settings,
+    /// Something random.
+    pub seed: u64,
+}
+
+/// What the handles of one client share. Thread: any.
+pub struct Shared {
+    /// See [`Context`].
+    pub context: Arc<Context>,
+    caller: Arc<dyn Caller>,
+    pool: OnceLock<Arc<Pool>>,
+    making_pool: Ranked<()>,
+    life: Lifecycle,
+    io: Ranked<Option<Thread>>,
+}
+
+impl Shared {
+    /// The blocking half of the port.
+    pub(crate) fn caller(&self) -> &Arc<dyn Caller> {
+        &self.caller
+    }
+
+    /// Where the time comes from.
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.context.clock
+    }
+
+    /// How brokers know this client.
+    pub(crate) fn client_id(&self) -> &Arc<str> {
+        &self.context.client_id
+    }
+
+    /// Bytes in use.
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.context.budget
+    }
+
+    /// For callbacks of the user.
+    pub(crate) fn lane(&self) -> &Lane {
+        &self.context.lane
+    }
+
+    /// To observers.
+    pub(crate) fn events(&self) -> &Events {
+        &self.context.events
+    }
+
+    /// The cell in which a topic's route is kept up to date once [`route`](Self::route) has asked for it.
+    pub(crate) fn route_cell(&self, topic: &str) -> Arc<RouteCell> {
+        self.context.routes.cell(topic)
+    }
+
+    /// A topic's route: the known one, or what a name server says within the time. The topic is in use from then on.
+    ///
+    /// # Errors
+    /// `UnknownTopic` if no name server knows it; `NoNameServer`, `Timeout`, `Closed`.
+    pub(crate) fn route(&self, topic: &str, deadline: Instant) -> Result<Arc<Route>, Error> {
+        if let Some(route) = self.route_cell(topic).load() {
+            return Ok(route);
+        }
+        self.fresh_route(topic, deadline)
+    }
+
+    /// As [`route`](Self::route), but asks even if a route is known.
+    ///
+    /// # Errors
+    /// As [`route`](Self::route).
+    pub(crate) fn fresh_route(&self, topic: &str, deadline: Instant) -> Result<Arc<Route>, Error> {
+        let begun = Instant::now();
+        let (answer, answered) = bounded(1);
+        self.post(Command::Route { topic: topic.into(), answer })?;
+        answered.recv_deadline(deadline).unwrap_or_else(|error| {
+            Err(match error {
+                crossbeam_channel::RecvTimeoutError::Timeout => {
+                    Error::Timeout { request: "GET_ROUTEINFO_BY_TOPIC", addr: None, waited: begun.elapsed() }
+                }
+                crossbeam_channel::RecvTimeoutError::Disconnected => Error::Closed,
+            })
+        })
+    }
+
+    /// The producer group is in every heartbeat from now on.
+    ///
+    /// # Errors
+    /// `Closed`, `Overloaded`.
+    pub(crate) fn register_producer(&self, group: &str) -> Result<(), Error> {
+        names::check_group(group)?;
+        self.post(Command::Producer { group: group.into(), present: true })
+    }
+
+    /// The producer group is in no heartbeat any more, and brokers are told so.
+    pub(crate) fn unregister_producer(&self, group: &str) {
+        // A client that has ended has told them already.
+        let _ = self.post(Command::Producer { group: group.into(), present: false });
+    }
+
+    /// Starts a consumer.
+    ///
+    /// # Errors
+    /// `Config` if the group runs in this client already, `Closed`, `Overloaded`.
+    pub(crate) fn start_consumer(self: &Arc<Self>, spec: ConsumerSpec) -> Result<ConsumerHandle, Error> {
+        let (answer, answered) = bounded(1);
+        let group = Arc::clone(&spec.group);
+        self.post(Command::Start { spec: Box::new(spec), answer })?;
+        let id = answered.recv().map_err(|_| Error::Closed)??;
+        Ok(ConsumerHandle::new(Arc::clone(self), id, group))
+    }
+
+    /// The threads that run handlers; started when the first consumer wants them.
+    ///
+    /// # Errors
+    /// `Io` if the system refuses threads.
+    pub(crate) fn pool(&self) -> Result<Arc<Pool>, Error> {
+        let _one = self.making_pool.lock();
+        if let Some(pool) = self.pool.get() {
+            return Ok(Arc::clone(pool));
+        }
+        let pool = Pool::start(self.context.settings.workers)
+            .map_err(|source| Error::Io { doing: "starting the workers".into(), source })?;
+        Ok(Arc::clone(self.pool.get_or_init(|| pool)))
+    }
+
+    /// Hands the loop a command.
+    ///
+    /// # Errors
+    /// `Overloaded`, `Closed`.
+    pub(crate) fn post(&self, command: Command) -> Result<(), Error> {
+        self.context.handle.post(command).map_err(|error| match error {
+            PostError::Full(_) => Error::Overloaded { what: "the client's inbox" },
+            PostError::Closed(_) => Error::Closed,
+        })
+    }
+
+    fn shutdown(&self, most: Duration) -> ShutdownReport {
+        let deadline = Instant::now() + most;
+        if !self.life.begin_stop() {
+            self.life.wait_stopped(deadline);
+            return ShutdownReport::default();
+        }
+        let (answer, answered) = bounded(1);
+        let mut report = ShutdownReport::default();
+        if self.post(Command::Shutdown { most, answer }).is_ok() {
+            match answered.recv_deadline(deadline + GRACE) {
+                Ok(consumers) => report.consumers = consumers,
+                Err(_) => report.unended.push("wl-io".to_owned()),
+            }
+        }
+        self.context.handle.stop();
+        self.caller.close();
+        let end = (Instant::now() + GRACE).max(deadline);
+        if let Some(pool) = self.pool.get() {
+            let left = pool.stop(end);
+            report.unended.extend((0..left).map(|_| "wl-work".to_owned()));
+        }
+        let io = self.io.lock().take();
+        if let Some(io) = io
+            && !io.is_current()
+            && !io.join_by(end)
+        {
+            report.unended.push(io.name().to_owned());
+        }
+        self.context.events.drained(end);
+        if !self.context.lane.close(end) {
+            report.unended.push("wl-serve".to_owned());
+        }
+        self.life.stopped();
+        report
+    }
+}
+
+/// What threads still get after the deadline of a shutdown, to see that it is over.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// A client of a RocketMQ cluster. Cheap to clone; all clones are one client, and the last one that goes stops it, as
+/// do consumers and producers, which hold one.
+///
+/// Threads: one loop, two to four for what blocks, and the workers once there is a consumer.
+#[derive(Clone)]
+pub struct Client {
+    running: Arc<Running>,
+}
+
+struct Running(Arc<Shared>);
+
+/// A handle that does not keep its client alive.
+#[derive(Clone)]
+pub(crate) struct WeakClient(Weak<Running>);
+
+impl WeakClient {
+    /// The client, if it has not been stopped by its last handle's end.
+    pub(crate) fn upgrade(&self) -> Option<Client> {
+        self.0.upgrade().map(|running| Client { running })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.0.life.is_running() {
+            self.0.shutdown(DROP_WAIT);
+        }
+    }
+}
+
+impl Client {
+    /// A builder with every setting at its default.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// A client of the name servers in the environment variable `NAMESRV_ADDR`; all else at its default.
+    ///
+    /// # Errors
+    /// `Config` if it is not set or not a list of `host:port`.
+    pub fn from_env() -> Result<Self, Error> {
+        let list =
+            std::env::var("NAMESRV_ADDR").map_err(|_| bad("NAMESRV_ADDR", "", "host:port, several joined by ;"))?;
+        Self::builder().name_servers([list]).build()
+    }
+
+    /// Starts the threads of a client whose port `make` makes.
+    pub(crate) fn start(
+        settings: Settings,
+        make: impl FnOnce(&Start<'_>) -> (Box<dyn Port>, Arc<dyn Caller>),
+    ) -> Result<Self, Error> {
+        let no_threads = |source| Error::Io { doing: "starting the client".into(), source };
+        let lane = Lane::start().map_err(no_threads)?;
+        let (clock, budget) = (settings.clock.clone(), Budget::new(settings.memory_budget));
+        let net = net::Settings {
+            connect_timeout: settings.timing.connect,
+            idle_timeout: Some(settings.timing.idle),
+            budget: Some(budget.clone()),
+            ..net::Settings::default()
+        };
+        let mut made = None;
+        let reactor = Reactor::new(net, clock.clone(), |handle| {
+            let start =
+                Start { handle, lane: &lane, clock: &clock, budget: &budget, settings: &settings, seed: random() };
+            let (port, caller) = make(&start);
+            let context = Arc::new(Context {
+                client_id: settings.client_id().into(),
+                clock: clock.clone(),
+                events: Events::new(lane.clone()),
+                lane: lane.clone(),
+                budget: budget.clone(),
+                routes: Routes::new(),
+                handle: handle.clone(),
+                settings: settings.clone(),
+            });
+            made = Some((Arc::clone(&context), caller));
+            Core::new(context, port)
+        })
+        .map_err(no_threads)?;
+        let Some((context, caller)) = made else { return Err(Error::Closed) };
+        let room = context.handle.clone();
+        budget.on_room(move || {
+            // A full inbox is looked through before the loop sleeps; the core looks for room then, too.
+            let _ = room.post_own(Command::Room);
+        });
+        let io = threads::spawn("wl-io", move || drop(reactor.run())).map_err(no_threads)?;
+        let shared = Arc::new(Shared {
+            context,
+            caller,
+            pool: OnceLock::new(),
+            making_pool: Ranked::new(Rank::Tables, ()),
+            life: Lifecycle::new(),
+            io: Ranked::new(Rank::Tables, Some(io)),
+        });
+        Ok(Self { running: Arc::new(Running(shared)) })
+    }
+
+    /// What the producers and consumers of this client share.
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.running.0
+    }
+
+    /// A handle that does not keep this client alive.
+    pub(crate) fn downgrade(&self) -> WeakClient {
+        WeakClient(Arc::downgrade(&self.running))
+    }
+
+    /// How brokers and other members know this client: `address@instance`.
+    pub fn id(&self) -> &str {
+        &self.shared().context.client_id
+    }
+
+    /// Replaces the name servers. Requests that wait for a server that is no longer listed are still answered by it; all
+    /// later ones go to the new list.
+    ///
+    /// # Errors
+    /// `Closed`, `Overloaded`.
+    pub fn set_name_servers<T: Into<String>>(&self, list: impl IntoIterator<Item = T>) -> Result<(), Error> {
+        let list = list.into_iter().flat_map(|text| split_list(&text.into())).collect();
+        self.shared().post(Command::NameServers(list))
+    }
+
+    /// How many threads this client has at least: loop, lane and, once a consumer has been started, workers.
+    pub fn threads(&self) -> usize {
+        1 + LANE_THREADS + self.shared().pool.get().map_or(0, |_| self.shared().context.settings.workers)
+    }
+
+    /// Stops every consumer and producer in order, within `deadline` as a whole: no new pulls, running handlers finish,
+    /// what is only cached is dropped, progress is committed, the groups are left, the connections closed. The last
+    /// fifth of the time, but at most a second, is kept for what follows the handlers.
+    ///
+    /// Stops all clones. A second call waits for the first. From inside a handler it returns when the deadline passes,
+    /// since it waits for that handler as well.
+    pub fn shutdown(&self, deadline: Duration) -> ShutdownReport {
+        self.shared().shutdown(deadline)
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Client").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+/// What a shutdown came to.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct ShutdownReport {
+    /// Each consumer's group and report.
+    pub consumers: Vec<(Arc<str>, ConsumerReport)>,
+    /// Names of threads that had not ended at the deadline.
+    pub unended: Vec<String>,
+}
+
+impl ShutdownReport {
+    /// Nothing was left over: no handler was still running, every commit was acknowledged, every thread has ended.
+    pub fn is_clean(&self) -> bool {
+        self.unended.is_empty() && self.consumers.iter().all(|(_, report)| report.is_clean())
+    }
+
+    /// The report as a result.
+    ///
+    /// # Errors
+    /// `Timeout` if something was left over.
+    pub fn into_result(self) -> Result<(), Error> {
+        if self.is_clean() {
+            return Ok(());
+        }
+        Err(Error::Timeout { request: "shutdown", addr: None, waited: Duration::ZERO })
+    }
+
+    /// Committed offsets by queue, over all consumers.
+    pub fn committed(&self) -> impl Iterator<Item = (&Queue, i64)> {
+        self.consumers.iter().flat_map(|(_, report)| report.committed.iter().map(|(queue, offset)| (queue, offset.0)))
+    }
+}
+
+/// The pool of frame buffers that lanes use beside the loop's own.
+pub(crate) fn frame_pool(budget: &Budget) -> Arc<FramePool> {
+    FramePool::new(Some(budget.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_out_of_its_range_is_named_and_nothing_is_started() {
+        let field = |builder: ClientBuilder| match builder.build() {
+            Err(Error::Config(error)) => error.field,
+            other => panic!("{other:?}"),
+        };
+        let good = || Client::builder().name_servers(["127.0.0.1:9876"]);
+        assert_eq!(field(Client::builder()), "name_servers");
+        assert_eq!(field(Client::builder().name_servers(["nowhere"])), "name_servers");
+        assert_eq!(field(good().workers(0)), "workers");
+        assert_eq!(field(good().memory_budget(1)), "memory_budget");
+        assert_eq!(field(good().instance(" ")), "instance");
+    }
+
+    #[test]
+    fn c025_a_pull_that_gives_up_before_the_broker_does_is_refused() {
+        let builder = Client::builder().name_servers(["127.0.0.1:9876"]);
+        let built = builder.pull_hold(Duration::from_secs(15), Duration::from_secs(10)).build();
+        assert!(matches!(built, Err(Error::Config(error)) if error.field == "pull_hold"));
+    }
+
+    #[test]
+    fn b001_b002_two_clients_of_one_process_have_different_ids() {
+        let id = || Client::builder().name_servers(["127.0.0.1:9876"]).settings().unwrap().client_id();
+        let (one, two) = (id(), id());
+        assert_ne!(one, two);
+        assert!(one.contains(&format!("@{}#", std::process::id())), "{one}");
+        let named = Client::builder().client_ip([10, 0, 0, 5].into()).instance("a").settings().unwrap();
+        assert_eq!(named.client_id(), "10.0.0.5@a");
+    }
+
+    #[test]
+    fn a_list_may_be_one_text() {
+        let builder = Client::builder().name_servers(["a:1;b:2", " c:3 "]);
+        assert_eq!(builder.name_servers, ["a:1", "b:2", "c:3"]);
+    }
+}

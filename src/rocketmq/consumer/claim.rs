@@ -1,0 +1,412 @@
+//! A claim: one queue that is ours for a while, from finding out where to start until it is given up.
+//!
+//! The core owns every claim and keys it by its epoch; whatever carries an older epoch finds no claim and is dropped
+//! (D32). Pulling is `pull.rs`, committing `commit.rs`, giving up `revoke.rs`.
+//!
+//! Source: apache/rocketmq@rocketmq-all-4.9.3
+//! client/src/main/java/org/apache/rocketmq/client/impl/consumer/RebalancePushImpl.java (`computePullFromWhere`)
+
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use super::group::{Assigned, ConsumerId};
+use super::pull::{Damaged, Pull};
+use super::pulled::Pulled;
+use super::revoke::Giving;
+use crate::consume::chunk::Epoch;
+use crate::consume::claim::{Bell, Claim as Work};
+use crate::consume::progress::Progress;
+use crate::consume::queue::ProcessQueue;
+use crate::model::{Queue, QueueOffset, StartFrom, names};
+use crate::net::{Handle, Out};
+use crate::rocketmq::core::{Alarm, Command, Core, Purpose, Timer};
+use crate::rocketmq::events::Event;
+use crate::rocketmq::port::{Answer, Ask, CallError, Target, Ticket};
+use crate::wire::remoting::codes::{answer, request};
+use crate::wire::remoting::offset::{OffsetAnswer, QueryOffsetRequest, QueueRequest, SearchOffsetRequest};
+use crate::work::clock::Nanos;
+
+/// One queue that is ours.
+pub struct Claim {
+    pub(in crate::rocketmq) epoch: Epoch,
+    pub(in crate::rocketmq) group: ConsumerId,
+    pub(in crate::rocketmq) group_name: Arc<str>,
+    pub(in crate::rocketmq) queue: Queue,
+    pub(in crate::rocketmq) stage: Stage,
+    pub(in crate::rocketmq) alarm: Alarm,
+    /// Starts in a row that could not be found out.
+    failures: u32,
+}
+
+/// How far the life of a claim has come.
+pub(in crate::rocketmq) enum Stage {
+    /// Where to start is being found out.
+    Locating(Locating),
+    /// It is pulled.
+    Active(Active),
+    /// It is given up: handlers finish, progress is committed.
+    Giving(Giving),
+}
+
+/// Where to start is being found out.
+pub(in crate::rocketmq) enum Locating {
+    /// The broker has been asked.
+    Asked,
+    /// It is asked again then.
+    Waiting(Nanos),
+}
+
+/// A claim that is pulled.
+pub(in crate::rocketmq) struct Active {
+    /// The process queue and its handlers.
+    pub work: Arc<Work<Pulled>>,
+    /// Where the next pull starts.
+    pub next: QueueOffset,
+    /// Up to where answers have been taken in.
+    pub taken: QueueOffset,
+    pub pull: Pull,
+    /// Failed pulls in a row.
+    pub failures: u32,
+    pub progress: Progress,
+    /// Failed commits in a row.
+    pub commit_failures: u32,
+    /// Id of the broker that should be pulled from.
+    pub suggested: i64,
+    pub damaged: Damaged,
+    /// A pause that lasts has been told.
+    pub paused: bool,
+    /// When stuck handlers are looked for next.
+    pub look: Nanos,
+}
+
+/// The bell of a claim: a small command for the loop.
+struct ClaimBell {
+    handle: Handle<Command>,
+    epoch: Epoch,
+}
+
+impl Bell for ClaimBell {
+    fn ring(&self) -> bool {
+        self.handle.post_own(Command::Bell(self.epoch)).is_ok()
+    }
+}
+
+impl Claim {
+    pub(in crate::rocketmq) fn active(&mut self) -> Option<&mut Active> {
+        match &mut self.stage {
+            Stage::Active(active) => Some(active),
+            Stage::Locating(_) | Stage::Giving(_) => None,
+        }
+    }
+
+    /// Has [`Core::claim_due`] called at `at`.
+    pub(in crate::rocketmq) fn wake_at(&mut self, at: Nanos, out: &mut Out<Timer>) {
+        self.alarm.at(at, Timer::Claim(self.epoch), out);
+    }
+
+    pub(super) fn describe(&self) -> Assigned {
+        let queue = self.queue.clone();
+        match &self.stage {
+            Stage::Locating(_) => Assigned {
+                queue,
+                next: None,
+                finished: None,
+                committed: None,
+                held: 0,
+                waits: Some("start offset".to_owned()),
+            },
+            Stage::Active(active) => Assigned {
+                queue,
+                next: Some(active.next),
+                finished: Some(active.work.queue().progress()),
+                committed: active.progress.acknowledged(),
+                held: active.work.queue().held_messages(),
+                waits: active.pull.waits(),
+            },
+            Stage::Giving(giving) => Assigned {
+                queue,
+                next: None,
+                finished: Some(giving.progress.seen()),
+                committed: giving.progress.acknowledged(),
+                held: giving.work.queue().held_messages(),
+                waits: Some("given up".to_owned()),
+            },
+        }
+    }
+}
+
+/// Epochs are never used twice in a process, so that clients in one process cannot mix them up either.
+fn next_epoch() -> Epoch {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static EPOCHS: AtomicU64 = AtomicU64::new(1);
+    Epoch(EPOCHS.fetch_add(1, Ordering::Relaxed))
+}
+
+impl Core {
+    /// The queue is ours from now on.
+    pub(in crate::rocketmq) fn claim(&mut self, group: ConsumerId, queue: Queue, now: Nanos, out: &mut Out<Timer>) {
+        if let Some(epoch) = self.new_claim(group, queue) {
+            self.locate(epoch, now, out);
+        }
+    }
+
+    fn new_claim(&mut self, group: ConsumerId, queue: Queue) -> Option<Epoch> {
+        let group_name = Arc::clone(&self.groups.get(&group)?.spec.group);
+        let epoch = next_epoch();
+        let stage = Stage::Locating(Locating::Asked);
+        let claim = Claim { epoch, group, group_name, queue, stage, alarm: Alarm::default(), failures: 0 };
+        self.claims.insert(epoch, claim);
+        Some(epoch)
+    }
+
+    /// The queue is ours again and starts at an offset that is known, which the broker may not have.
+    pub(in crate::rocketmq) fn claim_at(
+        &mut self,
+        group: ConsumerId,
+        queue: Queue,
+        at: QueueOffset,
+        stored: Option<QueueOffset>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        if let Some(epoch) = self.new_claim(group, queue) {
+            self.start_at(epoch, at, stored, now, out);
+        }
+    }
+
+    /// Asks where the group stands in the queue.
+    pub(in crate::rocketmq) fn locate(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        claim.stage = Stage::Locating(Locating::Asked);
+        let (queue, group) = (claim.queue.clone(), Arc::clone(&claim.group_name));
+        let fields = QueryOffsetRequest {
+            consumer_group: (&*group).into(),
+            topic: (&*queue.topic).into(),
+            queue_id: queue.id,
+            set_zero_if_not_found: None,
+            broker_name: Some((&*queue.broker).into()),
+        };
+        let ask = Ask::of(request::QUERY_CONSUMER_OFFSET, &fields);
+        self.ask_for_start(epoch, &queue, &ask, Purpose::StoredOffset(epoch), now, out);
+    }
+
+    fn ask_for_start(
+        &mut self,
+        epoch: Epoch,
+        queue: &Queue,
+        ask: &Ask<'_>,
+        purpose: Purpose,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) -> Option<Ticket> {
+        let addr = self.route(&queue.topic).and_then(|route| route.pull_addr(&queue.broker, 0)).map(|(addr, _)| addr);
+        let Some(addr) = addr.cloned() else {
+            self.not_located(epoch, &CallError::NoAddress { of: queue.broker.to_string() }, now, out);
+            self.route_doubted(&queue.topic, now, out);
+            return None;
+        };
+        let timeout = self.context.settings.timing.offset;
+        Some(self.ask(Target::Broker(&addr), ask, purpose, timeout, now, out))
+    }
+
+    /// Only "not found" means that there is no offset (D10); anything else keeps the queue unstarted.
+    pub(in crate::rocketmq) fn stored_offset_answered(
+        &mut self,
+        epoch: Epoch,
+        result: Result<Answer, CallError>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        match result.and_then(|answer| answer.header::<OffsetAnswer>()).and_then(offset) {
+            // A broker answers 0 for a young queue of which it has no offset at all.
+            Ok(offset) => self.start_at(epoch, offset, Some(offset).filter(|offset| offset.0 > 0), now, out),
+            Err(error) if error.code() == Some(answer::QUERY_NOT_FOUND) => self.start_anew(epoch, now, out),
+            Err(error) => self.not_located(epoch, &error, now, out),
+        }
+    }
+
+    /// The group has no offset in the queue: what it was told to start from counts.
+    fn start_anew(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let Some(claim) = self.claims.get(&epoch) else { return };
+        let queue = claim.queue.clone();
+        let Some(group) = self.groups.get(&claim.group) else { return };
+        let is_new = group
+            .topics
+            .get(&queue.topic)
+            .and_then(|subscribed| subscribed.first_seen.as_ref())
+            .is_some_and(|seen| !seen.contains(&queue));
+        let start = start_policy(group.spec.settings.start_from, &queue.topic, is_new);
+        let (topic, broker_name) = ((&*queue.topic).into(), Some((&*queue.broker).into()));
+        match start {
+            Start::At(offset) => self.start_at(epoch, offset, None, now, out),
+            Start::End => {
+                let fields = QueueRequest { topic, queue_id: queue.id, committed: None, broker_name };
+                let ask = Ask::of(request::GET_MAX_OFFSET, &fields);
+                self.ask_for_start(epoch, &queue, &ask, Purpose::StartOffset(epoch), now, out);
+            }
+            Start::Time(timestamp_ms) => {
+                let fields =
+                    SearchOffsetRequest { topic, queue_id: queue.id, timestamp_ms, boundary_type: None, broker_name };
+                let ask = Ask::of(request::SEARCH_OFFSET_BY_TIMESTAMP, &fields);
+                self.ask_for_start(epoch, &queue, &ask, Purpose::StartOffset(epoch), now, out);
+            }
+        }
+    }
+
+    pub(in crate::rocketmq) fn start_offset_answered(
+        &mut self,
+        epoch: Epoch,
+        result: Result<Answer, CallError>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        match result.and_then(|answer| answer.header::<OffsetAnswer>()).and_then(offset) {
+            Ok(offset) => self.start_at(epoch, offset, None, now, out),
+            Err(error) => self.not_located(epoch, &error, now, out),
+        }
+    }
+
+    fn not_located(&mut self, epoch: Epoch, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
+        let retry = self.context.settings.timing.retry;
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        if !matches!(claim.stage, Stage::Locating(_)) {
+            return;
+        }
+        claim.stage = Stage::Locating(Locating::Waiting(now + retry));
+        claim.wake_at(now + retry, out);
+        claim.failures = claim.failures.saturating_add(1);
+        let (queue, group, addressless) = (
+            claim.queue.clone(),
+            claim.group,
+            matches!(error, CallError::NoAddress { .. } | CallError::Connect { .. }),
+        );
+        if claim.failures % 20 == 1 {
+            let event = Event::StartFailed {
+                group: Arc::clone(&claim.group_name),
+                queue: queue.clone(),
+                detail: error.to_string(),
+            };
+            self.tell(group, event);
+        }
+        if addressless {
+            self.route_doubted(&queue.topic, now, out);
+        }
+    }
+
+    /// Pulling begins at `at`.
+    fn start_at(
+        &mut self,
+        epoch: Epoch,
+        at: QueueOffset,
+        stored: Option<QueueOffset>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        if !matches!(claim.stage, Stage::Locating(_)) {
+            return;
+        }
+        let Some(group) = self.groups.get(&claim.group) else { return };
+        let queue = ProcessQueue::new(epoch, at, group.spec.settings.claim);
+        let bell = ClaimBell { handle: self.context.handle.clone(), epoch };
+        let active = Active {
+            work: Work::new(queue, Arc::clone(&group.spec.consumer), Box::new(bell)),
+            next: at,
+            taken: at,
+            pull: Pull::Due,
+            failures: 0,
+            // An offset that the broker does not have is committed at once: else a group that has seen nothing yet
+            // would start at another place after a restart.
+            progress: Progress::new(at, stored),
+            commit_failures: 0,
+            suggested: 0,
+            damaged: Damaged::No,
+            paused: false,
+            look: now,
+        };
+        claim.stage = Stage::Active(active);
+        let (id, event) = (
+            claim.group,
+            Event::Assigned { group: Arc::clone(&claim.group_name), queue: claim.queue.clone(), from: at },
+        );
+        self.tell(id, event);
+        if stored.is_none() {
+            self.progress_moved(now, out);
+        }
+        self.pull(epoch, now, out);
+    }
+
+    /// Something of a claim is due, or may be.
+    pub(in crate::rocketmq) fn claim_due(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        claim.alarm.rang(now);
+        match &claim.stage {
+            Stage::Locating(Locating::Waiting(until)) if *until <= now => self.locate(epoch, now, out),
+            Stage::Locating(Locating::Waiting(until)) => {
+                let until = *until;
+                claim.wake_at(until, out);
+            }
+            Stage::Locating(Locating::Asked) => {}
+            Stage::Active(_) => self.active_due(epoch, now, out),
+            Stage::Giving(_) => self.giving_due(epoch, now, out),
+        }
+    }
+}
+
+fn offset(answer: OffsetAnswer) -> Result<QueueOffset, CallError> {
+    // A negative offset is never asked for (C-045).
+    if answer.offset < 0 {
+        return Err(CallError::Refused { code: 0, remark: format!("offset {}", answer.offset) });
+    }
+    Ok(QueueOffset(answer.offset))
+}
+
+/// Where a group without an offset starts.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Start {
+    At(QueueOffset),
+    End,
+    Time(i64),
+}
+
+/// The table of start offsets. A retry topic always starts at its first message, also by time, where Java skips what
+/// waits in it (L3); and so does a queue that came to the topic while the group was running (L5).
+fn start_policy(from: StartFrom, topic: &str, is_new: bool) -> Start {
+    let first = Start::At(QueueOffset(0));
+    if is_new || topic.starts_with(names::RETRY_PREFIX) {
+        return first;
+    }
+    match from {
+        StartFrom::First => first,
+        StartFrom::Last => Start::End,
+        StartFrom::Time(time) => Start::Time(match time.duration_since(UNIX_EPOCH) {
+            Ok(since) => i64::try_from(since.as_millis()).unwrap_or(i64::MAX),
+            Err(_) => 0,
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn b149_b152_start_offsets_follow_the_table_and_retry_topics_start_at_their_first_message() {
+        let time = StartFrom::Time(UNIX_EPOCH + Duration::from_millis(5));
+        let first = Start::At(QueueOffset(0));
+        assert_eq!(start_policy(StartFrom::Last, "t", false), Start::End);
+        assert_eq!(start_policy(StartFrom::First, "t", false), first);
+        assert_eq!(start_policy(time, "t", false), Start::Time(5));
+        for from in [StartFrom::Last, StartFrom::First, time] {
+            assert_eq!(start_policy(from, "%RETRY%g", false), first);
+            assert_eq!(start_policy(from, "t", true), first, "L5");
+        }
+    }
+
+    #[test]
+    fn c045_a_negative_offset_is_no_offset() {
+        assert!(offset(OffsetAnswer { offset: -1 }).is_err());
+        assert_eq!(offset(OffsetAnswer { offset: 0 }), Ok(QueueOffset(0)));
+    }
+}

@@ -1,0 +1,119 @@
+//! Committing progress: rounds of acknowledged commits, one on its way per queue (D11).
+//!
+//! When and what is `consume::progress`; this file sends and reads the answers. A commit that fails stops neither
+//! pulling nor rebalancing: it is tried again in the next round.
+
+use std::sync::Arc;
+
+use super::claim::Stage;
+use crate::consume::chunk::Epoch;
+use crate::consume::progress::Round;
+use crate::model::{Queue, QueueOffset};
+use crate::net::Out;
+use crate::rocketmq::core::{Core, Purpose, Timer};
+use crate::rocketmq::events::Event;
+use crate::rocketmq::port::{Answer, Ask, CallError, Target};
+use crate::wire::remoting::codes::request;
+use crate::wire::remoting::offset::UpdateOffsetRequest;
+use crate::work::clock::Nanos;
+
+impl Core {
+    /// Some claim's progress has moved, or has to be committed again.
+    pub(in crate::rocketmq) fn progress_moved(&mut self, now: Nanos, out: &mut Out<Timer>) {
+        self.rounds.moved(now);
+        let next = self.rounds.next();
+        self.commit_alarm.at(next, Timer::Commits, out);
+    }
+
+    pub(in crate::rocketmq) fn commits_due(&mut self, now: Nanos, out: &mut Out<Timer>) {
+        self.commit_alarm.rang(now);
+        if let Some(round) = self.rounds.due(now) {
+            let mut epochs: Vec<Epoch> = self.claims.keys().copied().collect();
+            epochs.sort_unstable();
+            for epoch in epochs {
+                self.commit(epoch, round == Round::Full, now, out);
+            }
+        }
+        if !self.claims.is_empty() {
+            let next = self.rounds.next();
+            self.commit_alarm.at(next, Timer::Commits, out);
+        }
+    }
+
+    fn commit(&mut self, epoch: Epoch, full: bool, now: Nanos, out: &mut Out<Timer>) {
+        let Some(active) = self.claims.get_mut(&epoch).and_then(|claim| claim.active()) else { return };
+        active.progress.saw(active.work.queue().commit_point());
+        if let Some(offset) = active.progress.send(full) {
+            self.send_commit(epoch, offset, now, out);
+        }
+    }
+
+    /// Writes an offset that counts as under way.
+    pub(in crate::rocketmq) fn send_commit(
+        &mut self,
+        epoch: Epoch,
+        offset: QueueOffset,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        let Some(claim) = self.claims.get(&epoch) else { return };
+        let (queue, group) = (claim.queue.clone(), Arc::clone(&claim.group_name));
+        let fields = UpdateOffsetRequest {
+            consumer_group: (&*group).into(),
+            topic: (&*queue.topic).into(),
+            queue_id: queue.id,
+            commit_offset: offset.0,
+            broker_name: Some((&*queue.broker).into()),
+        };
+        // Slaves store no offsets (B-045).
+        let Some(master) = self.route(&queue.topic).and_then(|route| route.master(&queue.broker)).cloned() else {
+            let error = CallError::NoAddress { of: queue.broker.to_string() };
+            self.commit_answered(epoch, Err(error), now, out);
+            return;
+        };
+        let ask = Ask::of(request::UPDATE_CONSUMER_OFFSET, &fields);
+        let timeout = self.context.settings.timing.offset;
+        self.ask(Target::Broker(&master), &ask, Purpose::Commit(epoch), timeout, now, out);
+    }
+
+    pub(in crate::rocketmq) fn commit_answered(
+        &mut self,
+        epoch: Epoch,
+        result: Result<Answer, CallError>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        let result = result.and_then(|answer| answer.done());
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let (progress, failures) = match &mut claim.stage {
+            Stage::Active(active) => (&mut active.progress, &mut active.commit_failures),
+            Stage::Giving(giving) => (&mut giving.progress, &mut giving.failures),
+            Stage::Locating(_) => return,
+        };
+        progress.answered(result.is_ok());
+        let offset = progress.seen();
+        *failures = if result.is_ok() { 0 } else { failures.saturating_add(1) };
+        let times = *failures;
+        let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
+        match (&mut claim.stage, &result) {
+            (Stage::Giving(giving), result) => {
+                giving.error = result.as_ref().err().map(ToString::to_string);
+                self.giving_committed(epoch, now, out);
+            }
+            (Stage::Active(_), Err(_)) => self.progress_moved(now, out),
+            (Stage::Active(_), Ok(())) | (Stage::Locating(_), _) => {}
+        }
+        if let Err(error) = result {
+            self.commit_failed(&queue, &error, now, out);
+            if times == 1 || times % 20 == 0 {
+                self.tell(id, Event::CommitFailed { group, queue, offset, detail: error.to_string(), times });
+            }
+        }
+    }
+
+    fn commit_failed(&mut self, queue: &Queue, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
+        if error.code().is_none() {
+            self.route_doubted(&queue.topic, now, out);
+        }
+    }
+}

@@ -1,0 +1,492 @@
+//! Pulling: one request per claim at a time, what its answer brings, and what stops the next one for how long.
+//!
+//! A claim that is pulled is always in one of the states of [`Pull`], each of which names what it waits for and has
+//! something that ends it: no queue stops silently. Answers are read at once, so that the next request can go out; their
+//! messages are indexed and put in `intake.rs`, after the turn's writes.
+//!
+//! Source: apache/rocketmq@rocketmq-all-4.9.3
+//! client/src/main/java/org/apache/rocketmq/client/impl/consumer/DefaultMQPushConsumerImpl.java (`pullMessage`)
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::Stage;
+use super::group::ConsumerId;
+use crate::consume::chunk::Epoch;
+use crate::consume::flow::{Full, within_budget};
+use crate::model::QueueOffset;
+use crate::net::Out;
+use crate::rocketmq::core::{Core, Purpose, Timer};
+use crate::rocketmq::events::{Event, PauseReason};
+use crate::rocketmq::lookup::backoff;
+use crate::rocketmq::port::{Answer, Ask, CallError, Target, Ticket, refused};
+use crate::wire::frame::Frame;
+use crate::wire::remoting::codes::{answer, pull_flag};
+use crate::wire::remoting::command::Command;
+use crate::wire::remoting::header::ReadHeader;
+use crate::wire::remoting::pull::{PullAnswer, PullRequest};
+use crate::work::clock::Nanos;
+
+/// A broker that throttles is asked again after this.
+///
+/// Source: apache/rocketmq@rocketmq-all-5.3.3
+/// client/src/main/java/org/apache/rocketmq/client/impl/consumer/DefaultMQPushConsumerImpl.java
+const THROTTLED: Duration = Duration::from_millis(20);
+/// A pause that lasts this long is told as an event.
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+/// How often a claim that holds messages is looked at, for handlers that do not return and bells that were not heard.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What the next pull of a claim waits for.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::rocketmq) enum Pull {
+    /// Nothing: it is asked for in this turn.
+    Due,
+    /// The answer.
+    Out(Ticket),
+    /// A moment.
+    Until(Nanos),
+    /// Handlers, since then.
+    Full(Full, Nanos),
+    /// Memory, since then.
+    Budget(Nanos),
+    /// The user.
+    Paused,
+    /// The broker's acknowledgement of our subscription.
+    Unknown,
+}
+
+impl Pull {
+    /// In words, for who looks; `None`: it is being pulled.
+    pub(in crate::rocketmq) fn waits(&self) -> Option<String> {
+        match self {
+            Self::Due | Self::Out(_) => None,
+            Self::Until(_) => Some("a pause after a pull".to_owned()),
+            Self::Full(full, _) => Some(format!("handlers: {}", limit(*full))),
+            Self::Budget(_) => Some("memory budget".to_owned()),
+            Self::Paused => Some("paused".to_owned()),
+            Self::Unknown => Some("heartbeat".to_owned()),
+        }
+    }
+}
+
+fn limit(full: Full) -> &'static str {
+    match full {
+        Full::Messages => "limit of messages",
+        Full::Bytes => "limit of bytes",
+        Full::Span => "limit of the span of offsets",
+    }
+}
+
+/// What is known of damaged records of a claim (D8).
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::rocketmq) enum Damaged {
+    /// Nothing.
+    No,
+    /// The record at this offset was, and is pulled once more.
+    Again(QueueOffset),
+    /// One was given up; messages are pulled one by one until a good one comes.
+    Stepping,
+}
+
+/// An answer whose messages are still to be taken in.
+pub(in crate::rocketmq) struct Arrived {
+    pub epoch: Epoch,
+    /// What was asked for.
+    pub asked: QueueOffset,
+    /// Where the next pull starts.
+    pub next: QueueOffset,
+    pub header: PullAnswer,
+    pub frames: Vec<Frame>,
+}
+
+impl Core {
+    /// Sends the next pull of a claim if nothing forbids it; else notes what it waits for.
+    pub(in crate::rocketmq) fn pull(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let queues = self.claims.len() as u64;
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Stage::Active(active) = &mut claim.stage else { return };
+        // Never a second one (B-071).
+        if matches!(active.pull, Pull::Out(_)) {
+            return;
+        }
+        let Some(group) = self.groups.get(&claim.group).filter(|group| group.is_running()) else { return };
+        if group.is_paused(&claim.queue.topic) {
+            let told = matches!(active.pull, Pull::Paused);
+            active.pull = Pull::Paused;
+            if !told {
+                active.paused = true;
+                let (group, queue) = (Arc::clone(&claim.group_name), claim.queue.clone());
+                let id = claim.group;
+                self.tell(id, Event::Paused { group, queue, why: PauseReason::Asked });
+            }
+            return;
+        }
+        let since = match active.pull {
+            Pull::Full(_, since) | Pull::Budget(since) => since,
+            Pull::Due | Pull::Out(_) | Pull::Until(_) | Pull::Paused | Pull::Unknown => now,
+        };
+        if let Some(full) = active.work.queue().room() {
+            active.pull = Pull::Full(full, since);
+            claim.wake_at(now + LOOK, out);
+            return;
+        }
+        let (budget, held) = (&self.context.budget, active.work.queue().held_bytes());
+        if !within_budget(held, budget.used(), budget.limit(), queues) && !budget.await_room() {
+            active.pull = Pull::Budget(since);
+            claim.wake_at(now + LOOK, out);
+            return;
+        }
+        self.send_pull(epoch, now, out);
+    }
+
+    fn send_pull(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let timing = &self.context.settings.timing;
+        let (hold, timeout, retry) = (timing.hold, timing.pull, timing.pull_retry);
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Stage::Active(active) = &mut claim.stage else { return };
+        let queue = claim.queue.clone();
+        let route = self.topics.get(&queue.topic).and_then(|topic| topic.route.as_ref());
+        let Some(addr) = route.and_then(|route| route.pull_addr(&queue.broker, active.suggested)) else {
+            active.pull = Pull::Until(now + retry);
+            let first = !std::mem::replace(&mut active.paused, true);
+            claim.wake_at(now + retry, out);
+            if first {
+                let (id, group) = (claim.group, Arc::clone(&claim.group_name));
+                self.tell(id, Event::Paused { group, queue: queue.clone(), why: PauseReason::NoBroker });
+            }
+            self.route_doubted(&queue.topic, now, out);
+            return;
+        };
+        let addr = Arc::clone(addr.0);
+        let sub_version = self.brokers.get(&addr).map_or(0, |broker| broker.has);
+        if sub_version != self.subscriptions {
+            // A heartbeat is on its way, or due soon; its answer pulls (C-034).
+            active.pull = Pull::Unknown;
+            return;
+        }
+        let Some(group) = self.groups.get(&claim.group) else { return };
+        let settings = &group.spec.settings.pull;
+        let subscription = settings.post_subscription.then(|| group.topics.get(&queue.topic)).flatten();
+        let posted = subscription.map_or(0, |_| pull_flag::SUBSCRIPTION);
+        let name = Arc::clone(&claim.group_name);
+        let request = PullRequest {
+            consumer_group: (&*name).into(),
+            topic: (&*queue.topic).into(),
+            queue_id: queue.id,
+            queue_offset: active.next.0,
+            max_messages: match active.damaged {
+                Damaged::Stepping => 1,
+                Damaged::No | Damaged::Again(_) => i32::try_from(settings.batch).unwrap_or(i32::MAX),
+            },
+            // Offsets are committed by requests of their own, which are acknowledged: one that came with a pull could
+            // overtake them (D11).
+            sys_flag: pull_flag::SUSPEND | posted,
+            commit_offset: 0,
+            suspend_ms: i64::try_from(hold.as_millis()).unwrap_or(i64::MAX),
+            subscription: subscription.map(|subscribed| subscribed.tags.text().into()),
+            sub_version,
+            expression_type: Some("TAG".into()),
+            max_bytes: i32::try_from(settings.batch_bytes).ok(),
+            request_source: None,
+            proxy_forward_client_id: None,
+            broker_name: Some((&*queue.broker).into()),
+        };
+        let ticket = self.ask(Target::Broker(&addr), &Ask::Pull(&request), Purpose::Pull(epoch), timeout, now, out);
+        self.pulled(epoch, ticket);
+    }
+
+    /// A pull is on its way.
+    fn pulled(&mut self, epoch: Epoch, ticket: Ticket) {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Stage::Active(active) = &mut claim.stage else { return };
+        active.pull = Pull::Out(ticket);
+        if std::mem::take(&mut active.paused) {
+            let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
+            self.tell(id, Event::Resumed { group, queue });
+        }
+    }
+
+    pub(in crate::rocketmq) fn pull_answered(
+        &mut self,
+        epoch: Epoch,
+        result: Result<Answer, CallError>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        let Some(active) = self.claims.get_mut(&epoch).and_then(|claim| claim.active()) else { return };
+        active.pull = Pull::Due;
+        let asked = active.next;
+        match result.and_then(opened) {
+            Ok((answer::PULL_OFFSET_MOVED, header, _)) => {
+                self.correct(epoch, QueueOffset(header.next_begin_offset.max(0)), now, out);
+            }
+            Ok((code, header, frames)) => {
+                active.failures = 0;
+                active.suggested = header.suggest_broker_id;
+                // A step back would deliver again what has been delivered, without end.
+                let next = asked.max(QueueOffset(header.next_begin_offset));
+                active.next = next;
+                let waiting = active.damaged == Damaged::No && next.0 < header.max_offset;
+                let interval = self.interval(epoch);
+                if code == answer::SUCCESS && !interval.is_zero() {
+                    self.wait(epoch, now + interval, out);
+                } else if waiting {
+                    // More is there: the broker works on it while this answer is indexed. If nothing is, the small
+                    // request would only delay the handlers (D23).
+                    self.pull(epoch, now, out);
+                }
+                self.arrived.push(Arrived { epoch, asked, next, header, frames });
+            }
+            Err(error) => self.pull_failed(epoch, &error, now, out),
+        }
+    }
+
+    fn interval(&self, epoch: Epoch) -> Duration {
+        let group = self.claims.get(&epoch).and_then(|claim| self.groups.get(&claim.group));
+        group.map_or(Duration::ZERO, |group| group.spec.settings.pull.interval)
+    }
+
+    fn wait(&mut self, epoch: Epoch, until: Nanos, out: &mut Out<Timer>) {
+        if let Some(claim) = self.claims.get_mut(&epoch)
+            && let Stage::Active(active) = &mut claim.stage
+        {
+            active.pull = Pull::Until(until);
+            claim.wake_at(until, out);
+        }
+    }
+
+    fn pull_failed(&mut self, epoch: Epoch, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
+        let most = self.context.settings.timing.pull_retry_most;
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Some(group) = self.groups.get(&claim.group) else { return };
+        let retry = group.spec.settings.pull.retry_delay;
+        let Stage::Active(active) = &mut claim.stage else { return };
+        let before = active.failures;
+        active.failures = before.saturating_add(1);
+        let suggested = std::mem::take(&mut active.suggested);
+        let pause = match error.code() {
+            Some(answer::FLOW_CONTROL) => THROTTLED,
+            // Not done: the next connection is asked at once.
+            Some(answer::GO_AWAY) if before == 0 => Duration::ZERO,
+            Some(_) => retry,
+            None => backoff(retry, before, most),
+        };
+        let (queue, id, name) = (claim.queue.clone(), claim.group, Arc::clone(&claim.group_name));
+        self.wait(epoch, now + pause, out);
+        let route = self.route(&queue.topic);
+        let addr = route.and_then(|route| route.pull_addr(&queue.broker, suggested)).map(|(addr, _)| Arc::clone(addr));
+        let detail = error.to_string();
+        match error.code() {
+            Some(
+                code @ (answer::SUBSCRIPTION_NOT_EXIST
+                | answer::SUBSCRIPTION_NOT_LATEST
+                | answer::SUBSCRIPTION_GROUP_NOT_EXIST),
+            ) => {
+                if let Some(addr) = addr {
+                    self.broker_forgot_us(&addr, now, out);
+                }
+                // Once is a broker that was restarted; again and again is another member that subscribes other things,
+                // each of which the broker takes for the group's (B-036).
+                if code == answer::SUBSCRIPTION_NOT_EXIST && before % 20 == 1 {
+                    let topic = Arc::clone(&queue.topic);
+                    self.tell(id, Event::SubscriptionDiffers { group: name, topic, detail });
+                }
+            }
+            Some(answer::FLOW_CONTROL | answer::GO_AWAY) => {}
+            Some(_) => {
+                self.route_doubted(&queue.topic, now, out);
+                if before % 20 == 0 {
+                    self.tell(id, Event::PullFailed { group: name, queue, detail, times: before + 1 });
+                }
+            }
+            None => {
+                self.route_doubted(&queue.topic, now, out);
+                if before % 20 == 1 || matches!(error, CallError::Wire(_)) {
+                    self.tell(id, Event::PullFailed { group: name, queue, detail, times: before + 1 });
+                }
+            }
+        }
+    }
+
+    /// A broker has acknowledged our subscriptions: whatever waited for that, or for the broker, goes on.
+    pub(in crate::rocketmq) fn broker_knows_us(&mut self, addr: &Arc<str>, now: Nanos, out: &mut Out<Timer>) {
+        let waiting: Vec<Epoch> = self
+            .claims
+            .values_mut()
+            .filter_map(|claim| {
+                let (epoch, queue) = (claim.epoch, claim.queue.clone());
+                let active = claim.active()?;
+                let waits = match active.pull {
+                    Pull::Unknown => true,
+                    Pull::Until(_) => active.failures > 0,
+                    Pull::Due | Pull::Out(_) | Pull::Full(..) | Pull::Budget(_) | Pull::Paused => false,
+                };
+                let route = self.topics.get(&queue.topic)?.route.as_ref()?;
+                let at = route.pull_addr(&queue.broker, active.suggested)?.0;
+                (waits && at == addr).then_some(epoch)
+            })
+            .collect();
+        for epoch in waiting {
+            self.pull(epoch, now, out);
+        }
+        self.rebalance_all(now, out);
+    }
+
+    /// The user has resumed a consumer, or its subscription has changed.
+    pub(in crate::rocketmq) fn pull_all_of(&mut self, group: ConsumerId, now: Nanos, out: &mut Out<Timer>) {
+        let epochs: Vec<Epoch> =
+            self.claims.values().filter(|claim| claim.group == group).map(|claim| claim.epoch).collect();
+        for epoch in epochs {
+            let paused = self.claims.get_mut(&epoch).and_then(|claim| claim.active()).map(|active| active.pull);
+            if matches!(paused, Some(Pull::Paused)) {
+                self.pull(epoch, now, out);
+            }
+        }
+    }
+
+    /// Memory has become free.
+    pub(in crate::rocketmq) fn room(&mut self, now: Nanos, out: &mut Out<Timer>) {
+        let waiting: Vec<Epoch> = self
+            .claims
+            .values_mut()
+            .filter_map(|claim| {
+                let epoch = claim.epoch;
+                matches!(claim.active()?.pull, Pull::Budget(_)).then_some(epoch)
+            })
+            .collect();
+        for epoch in waiting {
+            self.pull(epoch, now, out);
+        }
+    }
+
+    /// A claim has news: a bell was rung.
+    pub(in crate::rocketmq) fn claim_news(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let work = match &claim.stage {
+            Stage::Active(active) => Arc::clone(&active.work),
+            Stage::Giving(giving) => Arc::clone(&giving.work),
+            Stage::Locating(_) => return,
+        };
+        let news = work.queue().news(now);
+        if let Some(at) = news.gather_until {
+            claim.wake_at(at, out);
+        }
+        if news.moved {
+            self.progress_moved(now, out);
+        }
+        for failed in news.failed {
+            self.send_back(epoch, &work, failed, now, out);
+        }
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        match &mut claim.stage {
+            Stage::Active(active) if news.rearm && matches!(active.pull, Pull::Full(..)) => self.pull(epoch, now, out),
+            Stage::Giving(_) if news.ended => self.handlers_done(epoch, now, out),
+            Stage::Active(_) | Stage::Giving(_) | Stage::Locating(_) => {}
+        }
+    }
+
+    /// Something of a claim that is pulled is due, or may be.
+    pub(in crate::rocketmq) fn active_due(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Stage::Active(active) = &mut claim.stage else { return };
+        let work = Arc::clone(&active.work);
+        work.gathered(now);
+        work.overdue(now);
+        if active.look <= now {
+            let (stuck, next) = work.queue().expire(now);
+            active.look = next.map_or(now + work.queue().settings().timeout / 4, |next| next.max(now));
+            if stuck > 0 {
+                let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
+                self.tell(id, Event::Stuck { group, queue, messages: stuck });
+            }
+        }
+        self.claim_news(epoch, now, out);
+        self.tell_long_pause(epoch, now);
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Stage::Active(active) = &mut claim.stage else { return };
+        match active.pull {
+            Pull::Until(until) if until <= now => self.pull(epoch, now, out),
+            Pull::Until(until) => claim.wake_at(until, out),
+            // The bell or the budget may have been missed.
+            Pull::Full(..) | Pull::Budget(_) | Pull::Due => self.pull(epoch, now, out),
+            Pull::Out(_) | Pull::Paused | Pull::Unknown => {}
+        }
+        self.look_again(epoch, now, out);
+    }
+
+    /// While messages are held their handlers are looked after.
+    pub(in crate::rocketmq) fn look_again(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        if let Some(claim) = self.claims.get_mut(&epoch)
+            && let Stage::Active(active) = &mut claim.stage
+            && active.work.queue().held_messages() > 0
+        {
+            claim.wake_at(now + LOOK, out);
+        }
+    }
+
+    fn tell_long_pause(&mut self, epoch: Epoch, now: Nanos) {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Stage::Active(active) = &mut claim.stage else { return };
+        let (why, since) = match active.pull {
+            Pull::Full(full, since) => (PauseReason::Full(limit(full)), since),
+            Pull::Budget(since) => (PauseReason::Budget, since),
+            Pull::Due | Pull::Out(_) | Pull::Until(_) | Pull::Paused | Pull::Unknown => return,
+        };
+        if now.since(since) < LONG_PAUSE || std::mem::replace(&mut active.paused, true) {
+            return;
+        }
+        let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
+        self.tell(id, Event::Paused { group, queue, why });
+    }
+}
+
+/// What an answer to a pull says, and where its messages are.
+fn opened(answer: Answer) -> Result<(i32, PullAnswer, Vec<Frame>), CallError> {
+    let frame = match answer {
+        Answer::Pulled { code, header, frames } => return Ok((code, header, frames)),
+        Answer::Frame(frame) => frame,
+        Answer::Sent(_) => {
+            return Err(crate::error::WireError::BadValue { what: "answer", found: i64::from(answer::SUCCESS) }.into());
+        }
+    };
+    let command = Command::read(&frame)?;
+    let code = command.code;
+    if !matches!(
+        code,
+        answer::SUCCESS | answer::PULL_NOT_FOUND | answer::PULL_RETRY_IMMEDIATELY | answer::PULL_OFFSET_MOVED
+    ) {
+        return Err(refused(&command));
+    }
+    let header = PullAnswer::read(&command.fields)?;
+    let (end, body) = (frame.len(), command.body.len());
+    let frames = if code == answer::SUCCESS && body > 0 {
+        vec![Frame::new(Arc::new(frame), end - body..end)]
+    } else {
+        Vec::new()
+    };
+    Ok((code, header, frames))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::FrameBuf;
+    use crate::wire::remoting::command::{Codec, Head, write};
+
+    fn answered(code: i32, body: &[u8]) -> Answer {
+        let mut bytes = Vec::new();
+        write(&mut bytes, Codec::Json, &Head::answer(code, 1), &PullAnswer::at(5, 0, 9), body).unwrap();
+        Answer::Frame(FrameBuf::from(bytes.split_off(4)))
+    }
+
+    #[test]
+    fn an_answers_messages_are_the_end_of_its_frame() {
+        let (code, header, frames) = opened(answered(answer::SUCCESS, b"messages")).unwrap();
+        assert_eq!((code, header.next_begin_offset, header.max_offset), (0, 5, 9));
+        assert_eq!(frames.first().map(Frame::bytes), Some(b"messages".as_slice()));
+        let (code, _, frames) = opened(answered(answer::PULL_NOT_FOUND, b"")).unwrap();
+        assert_eq!((code, frames.len()), (19, 0));
+        assert_eq!(opened(answered(answer::SYSTEM_BUSY, b"")).unwrap_err().code(), Some(2));
+    }
+}

@@ -1,0 +1,107 @@
+//! What a member has to change when queues or members of a topic change: a pure decision over sorted inputs.
+//!
+//! The core asks it after a member list came in and carries the plan out. It never talks to anybody, and where an input
+//! is missing or does not name us, the plan is to change nothing.
+
+use std::collections::BTreeSet;
+
+use super::assign::Assign;
+use crate::model::Queue;
+use crate::model::queue::java_order;
+
+/// What to do with one topic's queues.
+#[derive(Clone, Debug, Eq, PartialEq)]
+pub enum Plan {
+    /// Nothing can be decided; the present queues are kept.
+    Keep(Reason),
+    /// Give up `revoke`, take on `claim`; both empty if all is as it should be.
+    Change {
+        /// Queues that are another member's now, or are gone.
+        revoke: Vec<Queue>,
+        /// Queues that are ours now.
+        claim: Vec<Queue>,
+    },
+}
+
+/// Why a topic's queues are kept as they are.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Reason {
+    /// No route, or a route without readable queues.
+    NoQueues,
+    /// The broker listed no member at all.
+    NoMembers,
+    /// Our own id is not among the members: the broker has not had our heartbeat. Heartbeat it and ask again soon.
+    NotListed,
+}
+
+/// Decides what changes for the member `own`, who holds `held` of the topic's queues.
+///
+/// `queues` and `members` may come in any order and with repeats.
+pub fn plan(rule: &dyn Assign, queues: &[Queue], members: &[String], own: &str, held: &[Queue]) -> Plan {
+    let queues: Vec<Queue> = queues.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    if queues.is_empty() {
+        return Plan::Keep(Reason::NoQueues);
+    }
+    let mut members = members.to_vec();
+    members.sort_by(|left, right| java_order(left, right));
+    members.dedup();
+    if members.is_empty() {
+        return Plan::Keep(Reason::NoMembers);
+    }
+    let Some(at) = members.iter().position(|member| member == own) else {
+        return Plan::Keep(Reason::NotListed);
+    };
+    let wanted: BTreeSet<Queue> = rule.assign(&queues, &members, at).into_iter().collect();
+    Plan::Change {
+        revoke: held.iter().filter(|queue| !wanted.contains(*queue)).cloned().collect(),
+        claim: wanted.iter().filter(|queue| !held.contains(*queue)).cloned().collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::assign::Averaging;
+    use super::*;
+
+    fn queues(ids: &[i32]) -> Vec<Queue> {
+        ids.iter().map(|id| Queue::new("T", "a", *id)).collect()
+    }
+
+    fn names(members: &[&str]) -> Vec<String> {
+        members.iter().map(|member| (*member).to_owned()).collect()
+    }
+
+    fn planned(all: &[i32], members: &[&str], own: &str, held: &[i32]) -> Plan {
+        plan(&Averaging, &queues(all), &names(members), own, &queues(held))
+    }
+
+    #[test]
+    fn b140_inputs_are_sorted_as_java_sorts_them_before_they_are_shared() {
+        let plan = planned(&[3, 0, 2, 1, 1], &["c2", "c1", "c1"], "c1", &[]);
+        assert_eq!(plan, Plan::Change { revoke: vec![], claim: queues(&[0, 1]) });
+        // U+FF61 sorts behind every surrogate pair in Java, before it by code point.
+        let strange = vec![Queue::new("T", "\u{FF61}", 0), Queue::new("T", "\u{1F600}", 0)];
+        let plan = super::plan(&Averaging, &strange, &names(&["a", "b"]), "a", &[]);
+        assert_eq!(plan, Plan::Change { revoke: vec![], claim: vec![Queue::new("T", "\u{1F600}", 0)] });
+        let plan = super::plan(&Averaging, &queues(&[0, 1]), &names(&["\u{FF61}", "\u{1F600}"]), "\u{1F600}", &[]);
+        assert_eq!(plan, Plan::Change { revoke: vec![], claim: queues(&[0]) });
+    }
+
+    #[test]
+    fn only_differences_change() {
+        assert_eq!(planned(&[0, 1], &["me"], "me", &[0, 1]), Plan::Change { revoke: vec![], claim: vec![] });
+        let plan = planned(&[0, 1, 2, 3], &["me", "you"], "me", &[1, 2, 3]);
+        assert_eq!(plan, Plan::Change { revoke: queues(&[2, 3]), claim: queues(&[0]) });
+    }
+
+    #[test]
+    fn b144_missing_queues_or_members_keep_the_present_queues() {
+        assert_eq!(planned(&[], &["me"], "me", &[0]), Plan::Keep(Reason::NoQueues));
+        assert_eq!(planned(&[0], &[], "me", &[0]), Plan::Keep(Reason::NoMembers));
+    }
+
+    #[test]
+    fn b145_not_being_listed_keeps_the_present_queues() {
+        assert_eq!(planned(&[0], &["you"], "me", &[0]), Plan::Keep(Reason::NotListed));
+    }
+}

@@ -1,0 +1,288 @@
+//! Heartbeats: what brokers are told about this client, when, and what follows from their answers.
+//!
+//! Every broker of a route in use gets one at once when it becomes known or reachable and when a subscription changes,
+//! and then at intervals. No pull of a topic goes out before its broker has the subscription (C-034). A heartbeat wanted
+//! while one is on its way is sent after it, never skipped.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::consumer::group::Group;
+use super::core::{Core, Purpose, Timer};
+use super::port::{Answer, Ask, CallError, Target};
+use crate::model::tags::{TagExpression, java_hash};
+use crate::model::{StartFrom, names};
+use crate::net::Out;
+use crate::wire::json;
+use crate::wire::remoting::codes::request;
+use crate::wire::remoting::group::{
+    ConsumeFrom, ConsumeType, ConsumerBody, HeartbeatBody, MessageModel, ProducerBody, SubscriptionBody,
+    UnregisterRequest,
+};
+use crate::wire::remoting::header::NoFields;
+use crate::work::clock::Nanos;
+
+/// What is known of a broker's view of us.
+#[derive(Debug, Default)]
+pub struct Broker {
+    /// Its id in some route is that of a master.
+    master: bool,
+    /// A heartbeat is on its way.
+    asked: bool,
+    /// Another one is wanted after it.
+    again: bool,
+    due: Nanos,
+    /// The version of our subscriptions that it has acknowledged; 0 for none since its connection was made.
+    pub(super) has: i64,
+}
+
+impl Core {
+    /// The brokers of all routes. One that is new gets a heartbeat, one that is gone is forgotten (B-016).
+    pub(super) fn brokers_are(&mut self, addrs: &BTreeMap<Arc<str>, bool>, now: Nanos, out: &mut Out<Timer>) {
+        self.brokers.retain(|addr, _| addrs.contains_key(addr));
+        let mut new = Vec::new();
+        for (addr, master) in addrs {
+            if !self.brokers.contains_key(addr) {
+                new.push(Arc::clone(addr));
+            }
+            self.brokers.entry(Arc::clone(addr)).or_default().master = *master;
+        }
+        for addr in new {
+            self.heartbeat(&addr, now, out);
+        }
+    }
+
+    /// The subscriptions or groups have changed: everybody is told.
+    pub(super) fn subscriptions_changed(&mut self, now: Nanos, out: &mut Out<Timer>) {
+        self.subscriptions = self.context.clock.wall_ms().max(self.subscriptions + 1);
+        self.heartbeat_all(now, out);
+    }
+
+    pub(super) fn heartbeat_all(&mut self, now: Nanos, out: &mut Out<Timer>) {
+        let addrs: Vec<Arc<str>> = self.brokers.keys().cloned().collect();
+        for addr in addrs {
+            self.heartbeat(&addr, now, out);
+        }
+    }
+
+    pub(super) fn heartbeat(&mut self, addr: &Arc<str>, now: Nanos, out: &mut Out<Timer>) {
+        let every = self.context.settings.timing.heartbeat;
+        let consumes = self.groups.values().any(|group| !group.is_leaving());
+        let Some(broker) = self.brokers.get_mut(addr) else { return };
+        broker.due = now + every;
+        self.heartbeat_alarm.at(now + every, Timer::Heartbeats, out);
+        // Slaves have to know consumers only (B-017).
+        if !(consumes || broker.master && !self.producers.is_empty()) {
+            return;
+        }
+        if std::mem::replace(&mut broker.asked, true) {
+            broker.again = true;
+            return;
+        }
+        let body = json::to_vec(&self.heartbeat_body());
+        let ask = Ask::Other { code: request::HEART_BEAT, fields: &NoFields, body: &body };
+        let purpose = Purpose::Heartbeat { addr: Arc::clone(addr), version: self.subscriptions };
+        let timeout = self.context.settings.timing.request;
+        self.ask(Target::Broker(addr), &ask, purpose, timeout, now, out);
+    }
+
+    pub(super) fn heartbeats_due(&mut self, now: Nanos, out: &mut Out<Timer>) {
+        self.heartbeat_alarm.rang(now);
+        let due: Vec<Arc<str>> =
+            self.brokers.iter().filter(|(_, broker)| broker.due <= now).map(|(addr, _)| Arc::clone(addr)).collect();
+        for addr in due {
+            self.heartbeat(&addr, now, out);
+        }
+        if let Some(next) = self.brokers.values().map(|broker| broker.due).min() {
+            self.heartbeat_alarm.at(next, Timer::Heartbeats, out);
+        }
+    }
+
+    pub(super) fn heartbeat_answered(
+        &mut self,
+        addr: &Arc<str>,
+        version: i64,
+        result: Result<Answer, CallError>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        let retry = self.context.settings.timing.retry;
+        let read = result.and_then(|answer| answer.read(|command| Ok(command.version)));
+        if let Ok(announced) = read {
+            self.port.version(addr, announced);
+        }
+        let Some(broker) = self.brokers.get_mut(addr) else { return };
+        broker.asked = false;
+        let again = std::mem::take(&mut broker.again);
+        match read {
+            Ok(_) => {
+                let news = broker.has < version;
+                broker.has = version;
+                if news {
+                    self.broker_knows_us(addr, now, out);
+                }
+            }
+            Err(error) => {
+                log::debug!(target: "windlass::heartbeat", "heartbeat failed: addr={addr} error={error}");
+                broker.has = 0;
+                // Soon again: while the broker does not know us it gives us nothing.
+                broker.due = broker.due.min(now + retry);
+                let due = broker.due;
+                self.heartbeat_alarm.at(due, Timer::Heartbeats, out);
+            }
+        }
+        if again {
+            self.heartbeat(addr, now, out);
+        }
+    }
+
+    /// The broker has forgotten us, or never knew: it is told again, and pulls wait for that.
+    pub(super) fn broker_forgot_us(&mut self, addr: &Arc<str>, now: Nanos, out: &mut Out<Timer>) {
+        if let Some(broker) = self.brokers.get_mut(addr) {
+            broker.has = 0;
+            self.heartbeat(addr, now, out);
+        }
+    }
+
+    pub(super) fn broker_up(&mut self, addr: &Arc<str>, again: bool, now: Nanos, out: &mut Out<Timer>) {
+        // The first connection was made for a request, and the first heartbeat is on its way.
+        if again {
+            self.broker_forgot_us(addr, now, out);
+        }
+    }
+
+    pub(super) fn broker_down(&mut self, addr: &Arc<str>, lost: bool, now: Nanos, out: &mut Out<Timer>) {
+        let Some(broker) = self.brokers.get_mut(addr) else { return };
+        // A broker keeps members by connection: it has forgotten us with this one.
+        broker.has = 0;
+        if lost && self.ending.is_none() {
+            self.heartbeat(addr, now, out);
+        }
+    }
+
+    /// A producer group comes or goes.
+    pub(super) fn producer(&mut self, group: &Arc<str>, present: bool, now: Nanos, out: &mut Out<Timer>) {
+        let count = self.producers.entry(Arc::clone(group)).or_insert(0);
+        *count = if present { count.saturating_add(1) } else { count.saturating_sub(1) };
+        match *count {
+            0 => {
+                self.producers.remove(group);
+                self.leave(Some(group), None, None, now, out);
+            }
+            1 if present => self.heartbeat_all(now, out),
+            _ => {}
+        }
+    }
+
+    /// Tells every broker that a group is left; one-way unless somebody waits for it. How many were asked.
+    pub(super) fn leave(
+        &mut self,
+        producer: Option<&str>,
+        consumer: Option<&Group>,
+        timeout: Option<std::time::Duration>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) -> usize {
+        let client_id = Arc::clone(&self.context.client_id);
+        let group = consumer.map(|group| (group.id, Arc::clone(&group.spec.group)));
+        let fields = UnregisterRequest {
+            client_id: (&*client_id).into(),
+            producer_group: producer.map(Into::into),
+            consumer_group: group.as_ref().map(|(_, name)| (&**name).into()),
+        };
+        let ask = Ask::of(request::UNREGISTER_CLIENT, &fields);
+        // Who has none of our heartbeats knows nothing that he could forget.
+        let addrs: Vec<Arc<str>> =
+            self.brokers.iter().filter(|(_, broker)| broker.has > 0).map(|(addr, _)| Arc::clone(addr)).collect();
+        for addr in &addrs {
+            match (&group, timeout) {
+                (Some((id, _)), Some(timeout)) => {
+                    self.ask(Target::Broker(addr), &ask, Purpose::Leave(*id), timeout, now, out);
+                }
+                (Some(_) | None, _) => self.port.tell(Target::Broker(addr), &ask, now, out),
+            }
+        }
+        addrs.len()
+    }
+
+    fn heartbeat_body(&self) -> HeartbeatBody {
+        body(
+            &self.context.client_id,
+            self.subscriptions,
+            self.groups.values().filter(|group| !group.is_leaving()),
+            self.producers.keys(),
+        )
+    }
+}
+
+/// The body of a heartbeat.
+fn body<'a>(
+    client_id: &str,
+    version: i64,
+    groups: impl Iterator<Item = &'a Group>,
+    producers: impl Iterator<Item = &'a Arc<str>>,
+) -> HeartbeatBody {
+    let consumers = groups.map(|group| ConsumerBody {
+        consume_from_where: Some(match group.spec.settings.start_from {
+            StartFrom::Last => ConsumeFrom::LastOffset,
+            StartFrom::First => ConsumeFrom::FirstOffset,
+            StartFrom::Time(_) => ConsumeFrom::Timestamp,
+        }),
+        consume_type: Some(ConsumeType::Passively),
+        group_name: group.spec.group.to_string(),
+        message_model: Some(MessageModel::Clustering),
+        subscriptions: group.topics().map(|(topic, tags)| subscription(topic, tags, version)).collect(),
+        unit_mode: false,
+    });
+    let groups = producers.map(|group| group.to_string()).chain([names::INNER_PRODUCER.to_owned()]);
+    HeartbeatBody {
+        client_id: client_id.to_owned(),
+        consumers: consumers.collect(),
+        producers: groups.map(|group_name| ProducerBody { group_name }).collect(),
+        ..HeartbeatBody::default()
+    }
+}
+
+fn subscription(topic: &str, tags: &TagExpression, version: i64) -> SubscriptionBody {
+    SubscriptionBody {
+        class_filter_mode: false,
+        code_set: tags.tags().iter().map(|tag| java_hash(tag)).collect(),
+        expression_type: Some("TAG".to_owned()),
+        sub_string: Some(tags.text()),
+        sub_version: version,
+        tags_set: tags.tags().to_vec(),
+        topic: topic.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::consumer::group::for_tests;
+    use super::*;
+
+    #[test]
+    fn a_subscription_is_told_as_java_tells_it() {
+        let tags = TagExpression::parse("TagA || Aa").unwrap();
+        let told = subscription("T1", &tags, 1_700_000_000_000);
+        let text = String::from_utf8(json::to_vec(&told)).unwrap();
+        let want = r#"{"classFilterMode":false,"codeSet":[2598919,2112],"expressionType":"TAG","subString":"TagA||Aa","subVersion":1700000000000,"tagsSet":["TagA","Aa"],"topic":"T1"}"#;
+        assert_eq!(text, want);
+        let all = subscription("%RETRY%g", &TagExpression::default(), 1);
+        assert_eq!((all.sub_string.as_deref(), all.tags_set.len(), all.code_set.len()), (Some("*"), 0, 0));
+    }
+
+    #[test]
+    fn b052_a_heartbeat_names_the_inner_producer_and_the_retry_topic() {
+        let group = for_tests::group("g", &[("t", "*")]);
+        let producers: Vec<Arc<str>> = vec!["p".into()];
+        let body = body("1.2.3.4@a", 7, [&group].into_iter(), producers.iter());
+        assert_eq!(
+            body.consumers[0].subscriptions.iter().map(|sub| &*sub.topic).collect::<Vec<_>>(),
+            ["%RETRY%g", "t"]
+        );
+        assert_eq!(
+            body.producers.iter().map(|group| &*group.group_name).collect::<Vec<_>>(),
+            ["p", "CLIENT_INNER_PRODUCER"]
+        );
+    }
+}

@@ -20,5 +20,6 @@ pub use handle::{Handle, PostError};
 pub use reactor::{Reactor, Settings, Turn};
 pub use role::{Action, Change, Conn, Notice, Out, Role, Why};
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;

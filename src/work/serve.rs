@@ -122,10 +122,9 @@ impl Lane {
         }
         // The thread that was started last may not have taken its job yet: at worst one thread too many is started,
         // up to the same bound.
-        if work.busy.load(Ordering::SeqCst) + 1 >= self.threads() && self.threads() < MOST {
-            if let Err(error) = self.grow() {
-                warn!(target: "windlass::work", "serve lane stays at its size: error={error}");
-            }
+        let short = work.busy.load(Ordering::SeqCst) + 1 >= self.threads() && self.threads() < MOST;
+        if let Some(error) = short.then(|| self.grow().err()).flatten() {
+            warn!(target: "windlass::work", "serve lane stays at its size: error={error}");
         }
         Ok(())
     }

@@ -499,4 +499,99 @@ mod tests {
         let bytes = frame(Codec::Binary, &Head::request(200_050, 1), &[], &[]);
         assert_eq!(Command::read(bytes.get(4..).unwrap()).unwrap().code, 200_050);
     }
+
+    /// A binary header of 21 bytes up to and with the remark's length, and what follows it.
+    fn binary(remark_len: u32, rest: &[u8]) -> Vec<u8> {
+        let mut header = vec![0, 0, 0x0C, 0x01, 0x8F, 0, 0, 0, 7, 0, 0, 0, 1];
+        header.extend(remark_len.to_be_bytes());
+        header.extend(rest);
+        let mut content = (1 << 24 | header.len() as u32).to_be_bytes().to_vec();
+        content.extend(header);
+        content
+    }
+
+    #[test]
+    fn c_013_remark_and_field_lengths_that_lie() {
+        for len in [0x7FFF_FFFF, 0xFFFF_FFFF, 0x10] {
+            assert!(Command::read(&binary(len, &[])).is_err(), "remark {len:x}");
+            assert!(Command::read(&binary(0, &u32::to_be_bytes(len))).is_err(), "fields {len:x}");
+        }
+        assert!(Command::read(&binary(0, &[0; 4])).is_ok());
+    }
+
+    #[test]
+    fn c_014_a_header_never_reaches_into_the_body() {
+        let mut content = binary(38, &[b'r'; 23]);
+        content.extend([b'x'; 100]);
+        let error = WireError::BadLength { what: "remark", len: 38, left: 23 };
+        assert_eq!(Command::read(&content).unwrap_err(), error);
+    }
+
+    #[test]
+    fn c_015_a_header_ends_inside_its_frame() {
+        assert!(Command::read(&[0x00, 0xFF, 0xFF, 0xFF, 0x41, 0x42, 0x43, 0x44]).is_err());
+        let content = [0x00, 0x00, 0x00, 0x04, b'{', b'}', b' ', b' '];
+        let command = Command::read(&content).unwrap();
+        assert_eq!((command.code, command.body), (0, [].as_slice()));
+    }
+
+    #[test]
+    fn c_016_field_lengths_in_a_binary_header() {
+        let longest = "n".repeat(NAME_MAX);
+        let bytes = frame(Codec::Binary, &Head::request(1, 1), &[(&longest, "v")], &[]);
+        assert!(Command::read(bytes.get(4..).unwrap()).unwrap().fields.find(&longest).is_some());
+        let map = |map: &[u8]| binary(0, &[&(map.len() as u32).to_be_bytes(), map].concat());
+        for bad in [&[0x80, 0, 0, 0][..], &[0, 1, b'k', 0xFF, 0xFF, 0xFF, 0xFF], &[0, 2, b'k'], &[0], &[0, 0, 0]] {
+            assert!(Command::read(&map(bad)).is_err(), "{bad:?}");
+        }
+        let content = map(&[0, 0, 0, 0, 0, 0, 0, 1, b'k', 0, 0, 0, 0]);
+        let command = Command::read(&content).unwrap();
+        assert_eq!(command.fields.len(), 2);
+        assert_eq!(command.fields.find("k").map(|value| value.lossy()).as_deref(), Some(""));
+    }
+
+    #[test]
+    fn c_018_a_stream_cut_at_any_place() {
+        let cutter = crate::wire::frame::Cutter::REMOTING;
+        let mut stream = frame(Codec::Json, &Head::request(34, 1), &[("a", "b")], &[]);
+        stream.extend(frame(Codec::Binary, &Head::answer(0, 2), &[], b"abc"));
+        let opaques = |parts: &[&[u8]]| {
+            let (mut kept, mut found) = (Vec::new(), Vec::new());
+            for part in parts {
+                kept.extend_from_slice(part);
+                while let Some((content, used)) = cutter.cut(&kept).unwrap() {
+                    let command = Command::read(content).unwrap();
+                    found.push((command.opaque, command.body.to_vec()));
+                    kept.drain(..used);
+                }
+            }
+            assert!(kept.is_empty());
+            found
+        };
+        let whole = opaques(&[&stream]);
+        assert_eq!(whole, [(1, vec![]), (2, b"abc".to_vec())]);
+        for at in 0..=stream.len() {
+            let (left, right) = stream.split_at(at);
+            assert_eq!(opaques(&[left, right]), whole, "cut at {at}");
+        }
+        assert_eq!(opaques(&stream.chunks(1).collect::<Vec<_>>()), whole);
+    }
+
+    #[test]
+    fn c_020_unknown_languages_and_members() {
+        for (header, language) in [
+            (r#"{"language":"NODE_JS","opaque":7}"#, Language(13)),
+            (r#"{"language":"XYZ","opaque":7}"#, Language::OTHER),
+            (r#"{"language":99,"opaque":7}"#, Language::OTHER),
+            (r#"{"foo":[1],"opaque":7,"code":-77777}"#, Language::JAVA),
+        ] {
+            let content = json(header);
+            let command = Command::read(&content).unwrap();
+            assert_eq!((command.opaque, command.language), (7, language), "{header}");
+        }
+        let mut content = binary(0, &[0; 4]);
+        content[6] = 0x7F;
+        let command = Command::read(&content).unwrap();
+        assert_eq!((command.opaque, command.language, command.language.name()), (7, Language(0x7F), "OTHER"));
+    }
 }

@@ -3,6 +3,8 @@
 //! Every decoder of this room reads through [`Cursor`], so that no length of a peer reaches past what has arrived. It
 //! never allocates and never panics.
 
+use std::borrow::Cow;
+
 use byteorder::{BigEndian, ByteOrder};
 
 use crate::error::WireError;
@@ -117,6 +119,21 @@ pub fn patch_i64(out: &mut [u8], at: usize, value: i64) {
     }
 }
 
+/// `bytes` as text, with `?` for every run that is no UTF-8: never longer than they are.
+pub fn readable(bytes: &[u8]) -> Cow<'_, str> {
+    if let Ok(text) = str::from_utf8(bytes) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            out.push('?');
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// `text` as a decimal number: an optional sign and digits, nothing else. `None` if it is none or does not fit.
 pub fn decimal(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text.split_first() {
@@ -172,6 +189,12 @@ mod tests {
         assert_eq!(cursor.take_signed("x", i32::MAX).unwrap_err(), too_short("x", i64::from(i32::MAX), 1));
         assert_eq!(cursor.i64("y"), Err(WireError::BadLength { what: "y", len: 8, left: 1 }));
         assert_eq!((cursor.u8("z"), cursor.left()), (Ok(7), 0));
+    }
+
+    #[test]
+    fn what_is_no_text_becomes_readable() {
+        assert_eq!(readable("aé".as_bytes()), "aé");
+        assert_eq!(readable(b"a\xFF\xC3b\xF0\x9F\x98"), "a??b?");
     }
 
     #[test]

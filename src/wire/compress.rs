@@ -126,11 +126,15 @@ fn grow(out: &mut Vec<u8>, produced: usize, least: usize, ceiling: usize) -> Res
 
 /// For the fuzz target `bodies`: what inflates stays below the ceiling, whatever the bytes.
 #[doc(hidden)]
-pub fn fuzz_inflate(bytes: &[u8]) {
+pub fn fuzz_inflate(bytes: &[u8], measure: super::Measure) {
     const MAX: usize = 1 << 20;
+    // zlib's window, ruzstd's tables and blocks.
+    const STATE: usize = 1 << 20;
     for kind in [Kind::Zlib, Kind::Lz4, Kind::Zstd] {
-        let mut out = vec![7];
-        match inflate(kind, bytes, MAX, &mut out) {
+        let (mut out, mut inflated) = (vec![7], Ok(()));
+        let peak = measure(&mut || inflated = inflate(kind, bytes, MAX, &mut out));
+        assert!(peak <= 4 * MAX + STATE, "{kind:?}: {peak} bytes");
+        match inflated {
             Ok(()) => assert!(out.len() <= MAX + 1, "above the ceiling"),
             Err(_) => assert_eq!(out, [7], "something was left behind"),
         }

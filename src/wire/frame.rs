@@ -136,6 +136,40 @@ impl Cutter {
     }
 }
 
+/// For the fuzz target `frame`: cutting the stream anywhere gives the same frames, and the same end. The first byte says
+/// into how long pieces it is cut.
+#[doc(hidden)]
+pub fn fuzz_frame(bytes: &[u8], measure: crate::wire::Measure) {
+    let Some((piece, stream)) = bytes.split_first() else { return };
+    let cut_all = |pieces: &mut dyn Iterator<Item = &[u8]>| {
+        let (mut kept, mut found) = (Vec::new(), Vec::new());
+        for piece in pieces {
+            kept.extend_from_slice(piece);
+            let mut at = 0;
+            loop {
+                match Cutter::REMOTING.cut(kept.get(at..).unwrap_or_default()) {
+                    Ok(Some((content, used))) => {
+                        assert_eq!(content.len() + 4, used);
+                        found.push(content.to_vec());
+                        at += used;
+                    }
+                    Ok(None) => break,
+                    Err(error) => return (found, Err(error)),
+                }
+            }
+            kept.drain(..at);
+        }
+        (found, Ok(kept))
+    };
+    let whole = cut_all(&mut std::iter::once(stream));
+    assert_eq!(cut_all(&mut stream.chunks(usize::from(*piece).max(1))), whole, "in pieces of {piece}");
+    let (left, right) = stream.split_at_checked(usize::from(*piece)).unwrap_or((stream, &[]));
+    assert_eq!(cut_all(&mut [left, right].into_iter()), whole, "cut at {piece}");
+    for content in &whole.0 {
+        super::remoting::command::fuzz_command(content, measure);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

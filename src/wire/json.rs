@@ -11,6 +11,7 @@ use std::borrow::Cow;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::bytes::readable;
 use crate::error::WireError;
 
 mod lenient;
@@ -18,12 +19,19 @@ mod table;
 mod write;
 
 pub(in crate::wire) use lenient::{Ordinal, text_enum};
-pub use lenient::{nullable, number, truth};
+pub use lenient::{maybe_number, maybe_truth, nullable, number, numbers, truth};
 pub use table::QueueTable;
 pub use write::append;
 
 /// Deepest nesting of objects and arrays.
 pub const DEPTH_MAX: u32 = 64;
+/// So many objects and arrays a body may have whatever its length, and one more for each so many bytes of it: a struct
+/// takes many times the two bytes of an empty object. Bodies of real peers have one in 19 bytes at most.
+const NODES_MAX: usize = 4096;
+const NODE_BYTES: usize = 12;
+
+/// A body with duplicate keys is read in a way that takes many times its size; larger ones are refused.
+const DUPLICATES_MAX: usize = 1 << 20;
 
 /// Reads a body. Of duplicate keys the last wins; unknown ones are ignored.
 ///
@@ -31,10 +39,15 @@ pub const DEPTH_MAX: u32 = 64;
 /// `Json` naming `what`, with the byte at which it stops making sense.
 pub fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, WireError> {
     let strict = normalise(what, bytes)?;
-    // By way of a value: serde's structs refuse duplicate keys, fastjson takes the last.
     let failed = |error: serde_json::Error| WireError::Json { what, at: error.column().saturating_sub(1) };
-    let value: serde_json::Value = serde_json::from_slice(&strict).map_err(failed)?;
-    T::deserialize(value).map_err(failed)
+    match serde_json::from_slice(&strict) {
+        // serde's structs refuse duplicate keys; by way of a value the last is taken, as fastjson does.
+        Err(error) if error.is_data() && strict.len() <= DUPLICATES_MAX => {
+            let value: serde_json::Value = serde_json::from_slice(&strict).map_err(failed)?;
+            T::deserialize(value).map_err(|_| failed(error))
+        }
+        read => read.map_err(failed),
+    }
 }
 
 /// A body as bytes: see [`append`].
@@ -54,8 +67,7 @@ pub fn normalise<'a>(what: &'static str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]
     if str::from_utf8(bytes).is_ok() {
         return Normaliser::run(what, bytes);
     }
-    // As Java decodes it: U+FFFD for what is no UTF-8.
-    let text = String::from_utf8_lossy(bytes);
+    let text = readable(bytes);
     Normaliser::run(what, text.as_bytes()).map(|strict| Cow::Owned(strict.into_owned()))
 }
 
@@ -68,11 +80,12 @@ struct Normaliser<'a> {
     out: Vec<u8>,
     changed: bool,
     in_key: bool,
+    nodes: usize,
 }
 
 impl<'a> Normaliser<'a> {
     fn run(what: &'static str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, WireError> {
-        let mut pass = Self { what, bytes, at: 0, copied: 0, out: Vec::new(), changed: false, in_key: false };
+        let mut pass = Self { what, bytes, at: 0, copied: 0, out: Vec::new(), changed: false, in_key: false, nodes: 0 };
         pass.value(0)?;
         pass.blank()?;
         if pass.at < bytes.len() {
@@ -184,11 +197,18 @@ impl<'a> Normaliser<'a> {
         }
     }
 
-    fn array(&mut self, depth: u32) -> Result<(), WireError> {
-        if depth > DEPTH_MAX {
+    /// Enters an object or array.
+    fn enter(&mut self, depth: u32) -> Result<(), WireError> {
+        self.nodes += 1;
+        if depth > DEPTH_MAX || self.nodes > NODES_MAX + self.bytes.len() / NODE_BYTES {
             return Err(self.bad());
         }
         self.at += 1;
+        Ok(())
+    }
+
+    fn array(&mut self, depth: u32) -> Result<(), WireError> {
+        self.enter(depth)?;
         let mut first = true;
         while self.commas(first, b']')? {
             self.value(depth)?;
@@ -198,10 +218,7 @@ impl<'a> Normaliser<'a> {
     }
 
     fn object(&mut self, depth: u32) -> Result<(), WireError> {
-        if depth > DEPTH_MAX {
-            return Err(self.bad());
-        }
-        self.at += 1;
+        self.enter(depth)?;
         let mut first = true;
         while self.commas(first, b'}')? {
             self.key(depth)?;
@@ -248,10 +265,11 @@ impl<'a> Normaliser<'a> {
             out: Vec::new(),
             changed: true,
             in_key: true,
+            nodes: self.nodes,
         };
         inner.value(depth)?;
         inner.replace(inner.at, b"");
-        self.at = inner.at;
+        (self.at, self.nodes) = (inner.at, inner.nodes);
         let mut key = Vec::with_capacity(inner.out.len() + 16);
         key.push(b'"');
         push_text(&mut key, &String::from_utf8_lossy(&inner.out));
@@ -426,6 +444,23 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
     crate::wire::remoting::push_escaped(out, text);
 }
 
+/// For the fuzz target `json`: strict JSON stays as it is, everything else becomes strict once and for all.
+#[doc(hidden)]
+pub fn fuzz_json(bytes: &[u8], measure: super::Measure) {
+    let mut found = None;
+    let peak = measure(&mut || found = Some(normalise("fuzz", bytes)));
+    // Seven bytes, for a control character in a text in a key, and a vector that grows by doubling.
+    assert!(peak <= 16 * bytes.len() + 4096, "{peak} bytes for {}", bytes.len());
+    let Some(Ok(strict)) = found else { return };
+    let again = normalise("fuzz", &strict);
+    assert!(matches!(&again, Ok(Cow::Borrowed(same)) if *same == &*strict), "once and for all: {again:?}");
+    let accepted = |bytes: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
+    assert!(accepted(&strict), "serde reads it: {}", String::from_utf8_lossy(&strict));
+    if serde_json::from_slice::<serde_json::Value>(bytes).is_ok() {
+        assert!(matches!(strict, Cow::Borrowed(_)), "strict JSON stays as it is");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -489,7 +524,7 @@ mod tests {
             let error = normalise("test", text.as_bytes()).unwrap_err();
             assert_eq!(error, WireError::Json { what: "test", at }, "{text}");
         }
-        assert_eq!(normalise("test", b"[\"\xFF\"]").unwrap().as_ref(), "[\"\u{FFFD}\"]".as_bytes());
+        assert_eq!(normalise("test", b"[\"\xFF\"]").unwrap().as_ref(), b"[\"?\"]");
     }
 
     #[test]
@@ -499,6 +534,15 @@ mod tests {
         assert!(normalise("test", nested(65).as_bytes()).is_err());
         assert!(normalise("test", "{1:".repeat(1_000_000).as_bytes()).is_err());
         assert!(normalise("test", "{".repeat(1_000_000).as_bytes()).is_err());
+    }
+
+    #[test]
+    fn the_number_of_nodes_is_bounded_by_the_length() {
+        let empty = |count: usize| format!("[{}{{}}]", "{},".repeat(count - 2));
+        assert!(normalise("test", empty(4096).as_bytes()).is_ok());
+        assert!(normalise("test", empty(10_000).as_bytes()).is_err());
+        let small = format!("[{}{{}}]", "{\"groupName\":\"P\"},".repeat(100_000));
+        assert!(normalise("test", small.as_bytes()).is_ok());
     }
 
     #[test]

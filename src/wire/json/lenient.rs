@@ -52,6 +52,45 @@ impl<T: TryFrom<i64> + Default> Visitor<'_> for Number<T> {
     }
 }
 
+/// One number, read by [`number`].
+struct One<T>(T);
+
+impl<'de, T: TryFrom<i64> + Default> Deserialize<'de> for One<T> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        number(from).map(Self)
+    }
+}
+
+/// A list of numbers, each as [`number`] reads it (Go's `codeSet` has texts); null is empty.
+pub fn numbers<'de, T, D>(from: D) -> Result<Vec<T>, D::Error>
+where
+    T: TryFrom<i64> + Default,
+    D: Deserializer<'de>,
+{
+    let list = Option::<Vec<One<T>>>::deserialize(from)?.unwrap_or_default();
+    Ok(list.into_iter().map(|one| one.0).collect())
+}
+
+/// A number that may be absent, as [`number`] reads it; null is absent.
+pub fn maybe_number<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+where
+    T: TryFrom<i64> + Default,
+    D: Deserializer<'de>,
+{
+    Ok(Option::<One<T>>::deserialize(from)?.map(|one| one.0))
+}
+
+/// A truth value that may be absent, as [`truth`] reads it; null is absent.
+pub fn maybe_truth<'de, D: Deserializer<'de>>(from: D) -> Result<Option<bool>, D::Error> {
+    struct One(bool);
+    impl<'de> Deserialize<'de> for One {
+        fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+            truth(from).map(Self)
+        }
+    }
+    Ok(Option::<One>::deserialize(from)?.map(|one| one.0))
+}
+
 /// A truth value, also as text or number; null is false.
 pub fn truth<'de, D: Deserializer<'de>>(from: D) -> Result<bool, D::Error> {
     from.deserialize_any(Truth)
@@ -186,13 +225,17 @@ mod tests {
         t: bool,
         #[serde(deserialize_with = "Model::lenient")]
         m: Option<Model>,
-        #[serde(deserialize_with = "nullable")]
+        #[serde(deserialize_with = "numbers")]
         v: Vec<i32>,
+        #[serde(deserialize_with = "maybe_number")]
+        o: Option<i64>,
+        #[serde(deserialize_with = "maybe_truth")]
+        b: Option<bool>,
     }
 
     #[test]
     fn fields_read_as_fastjson_reads_them() {
-        let want = |n, t, m| Body { n, t, m, v: Vec::new() };
+        let want = |n, t, m| Body { n, t, m, ..Body::default() };
         for (text, body) in [
             ("{}", want(0, false, None)),
             (r#"{"n":"3","t":"TRUE","m":"two","v":null}"#, want(3, true, Some(Model::Two))),
@@ -203,6 +246,10 @@ mod tests {
         ] {
             assert_eq!(read::<Body>("test", text.as_bytes()), Ok(body), "{text}");
         }
+        let body = read::<Body>("test", br#"{"v":["65",66.0],"o":"7","b":"true"}"#).unwrap();
+        assert_eq!((body.v, body.o, body.b), (vec![65, 66], Some(7), Some(true)));
+        let body = read::<Body>("test", br#"{"v":null,"o":null,"b":null}"#).unwrap();
+        assert_eq!((body.v, body.o, body.b), (vec![], None, None));
         for bad in [r#"{"n":4294967296}"#, r#"{"n":"x"}"#, r#"{"n":1e300}"#, r#"{"m":{}}"#] {
             assert!(read::<Body>("test", bad.as_bytes()).is_err(), "{bad}");
         }

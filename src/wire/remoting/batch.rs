@@ -87,6 +87,23 @@ fn read<'a>(rest: &mut Cursor<'a>) -> Result<Entry<'a>, WireError> {
     Ok(Entry { flag, body, properties })
 }
 
+/// For the fuzz target `records`: what is read is written and read again as it was.
+#[doc(hidden)]
+pub fn fuzz_batch(bytes: &[u8], measure: crate::wire::Measure) {
+    let mut count = 0;
+    let peak = measure(&mut || count = entries(bytes).count());
+    assert_eq!(peak, 0, "an iterator takes no memory");
+    let good: Vec<_> = entries(bytes).filter_map(Result::ok).collect();
+    assert!(count - good.len() <= 1, "it stops at the first error");
+    let mut out = Vec::new();
+    for entry in &good {
+        let at = out.len();
+        assert_eq!(push(&mut out, entry), Ok(()));
+        assert_eq!(out.len() - at, entry_len(entry));
+    }
+    assert!(entries(&out).eq(good.into_iter().map(Ok)), "written and read");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,7 +15,7 @@ use super::fields::{entry, push_escaped};
 use super::header::WriteHeader;
 use super::scan::{Kind, Members, Scanned};
 use crate::error::WireError;
-use crate::wire::bytes::{Cursor, patch_u32, push_decimal};
+use crate::wire::bytes::{Cursor, patch_u32, push_decimal, readable};
 use crate::wire::frame::REMOTING_MAX;
 
 /// The version we announce: that of 5.3.3 (D7).
@@ -206,7 +206,7 @@ fn read_binary<'a>(header: &'a [u8], body: &'a [u8]) -> Result<Command<'a>, Wire
     let flag = cursor.i32("flag")?;
     let len = cursor.i32("remark length")?;
     let remark = cursor.take_signed("remark", len)?;
-    let remark = (!remark.is_empty()).then(|| String::from_utf8_lossy(remark));
+    let remark = (!remark.is_empty()).then(|| readable(remark));
     let len = cursor.i32("fields length")?;
     let map = cursor.take_signed("fields", len)?;
     let mut fields = Fields::absent(header, Codec::Binary);
@@ -397,6 +397,38 @@ fn write_binary(
     let len = out.len() - at - 4;
     patch_u32(out, at, len as u32);
     Ok(())
+}
+
+/// For the fuzz target `command`: what is read is written and read again as it was, in its own form and in the other.
+#[doc(hidden)]
+pub fn fuzz_command(content: &[u8], measure: crate::wire::Measure) {
+    let mut read = None;
+    let peak = measure(&mut || read = Some(Command::read(content)));
+    assert!(peak <= content.len() + 4096, "{peak} bytes for {}", content.len());
+    let Some(Ok(command)) = read else { return };
+    let pairs = |command: &Command<'_>| {
+        let pair = |(name, value): (Value<'_>, Value<'_>)| (name.lossy().into_owned(), value.lossy().into_owned());
+        command.fields.iter().map(pair).collect::<Vec<_>>()
+    };
+    let wanted = pairs(&command);
+    assert_eq!(wanted.len(), command.fields.len());
+    super::header::fuzz_headers(&command, measure);
+    for codec in [Codec::Json, Codec::Binary] {
+        let mut out = Vec::new();
+        if write(&mut out, codec, &command.head(), &command.fields, command.body).is_err() {
+            assert!(out.is_empty(), "something was left behind");
+            continue;
+        }
+        let again = Command::read(out.get(4..).unwrap_or_default());
+        assert!(again.is_ok(), "what was written is read: {again:?}");
+        let Ok(again) = again else { return };
+        assert_eq!(pairs(&again), wanted);
+        assert_eq!(again.remark.as_deref().unwrap_or(""), command.remark.as_deref().unwrap_or(""));
+        assert_eq!((again.code, again.opaque, again.flag), (command.code, command.opaque, command.flag));
+        assert_eq!((again.version, again.body), (command.version, command.body));
+        let known = usize::from(command.language.0) < LANGUAGES.len();
+        assert!(!known || again.language == command.language);
+    }
 }
 
 #[cfg(test)]

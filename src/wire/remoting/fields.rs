@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::scan;
 use crate::error::WireError;
-use crate::wire::bytes::{Cursor, decimal, push_decimal};
+use crate::wire::bytes::{Cursor, decimal, push_decimal, readable};
 
 /// Longest name of a field in the binary form, in bytes.
 pub const NAME_MAX: usize = i16::MAX as usize;
@@ -42,10 +42,20 @@ impl<'a> Value<'a> {
         Self { raw, escaped: false }
     }
 
+    /// How many bytes it takes in the header.
+    pub fn len(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// True if it takes none.
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_empty()
+    }
+
     /// Whether it says exactly `text`.
     #[inline]
     pub fn is(&self, text: &str) -> bool {
-        if self.escaped { scan::unescape(self.raw) == text } else { self.raw == text.as_bytes() }
+        if self.escaped { scan::unescape(self.raw) == text.as_bytes() } else { self.raw == text.as_bytes() }
     }
 
     /// The text; borrowed unless it was escaped.
@@ -54,14 +64,19 @@ impl<'a> Value<'a> {
     /// `BadText` naming `field` if it is not UTF-8.
     pub fn text(&self, field: &'static str) -> Result<Cow<'a, str>, WireError> {
         if self.escaped {
-            return Ok(Cow::Owned(scan::unescape(self.raw)));
+            let text = String::from_utf8(scan::unescape(self.raw)).map_err(|_| WireError::BadText { what: field })?;
+            return Ok(Cow::Owned(text));
         }
         str::from_utf8(self.raw).map(Cow::Borrowed).map_err(|_| WireError::BadText { what: field })
     }
 
-    /// The text, with U+FFFD for what is not UTF-8.
+    /// The text, with `?` for what is not UTF-8.
     pub fn lossy(&self) -> Cow<'a, str> {
-        if self.escaped { Cow::Owned(scan::unescape(self.raw)) } else { String::from_utf8_lossy(self.raw) }
+        if !self.escaped {
+            return readable(self.raw);
+        }
+        let text = String::from_utf8(scan::unescape(self.raw));
+        Cow::Owned(text.unwrap_or_else(|bad| readable(bad.as_bytes()).into_owned()))
     }
 
     /// The number it says.
@@ -70,10 +85,10 @@ impl<'a> Value<'a> {
     /// `BadNumber` naming `field` if it is none or does not fit 64 bits.
     #[inline]
     pub fn i64(&self, field: &'static str) -> Result<i64, WireError> {
-        if !self.escaped {
-            if let Some(value) = decimal(self.raw) {
-                return Ok(value);
-            }
+        if !self.escaped
+            && let Some(value) = decimal(self.raw)
+        {
+            return Ok(value);
         }
         self.odd_number().ok_or(WireError::BadNumber { field })
     }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::header::header;
 use super::topics::DataVersion;
-use crate::wire::json::{nullable, number, text_enum, truth};
+use crate::wire::json::{maybe_number, maybe_truth, nullable, number, numbers, text_enum, truth};
 
 header! {
     /// Leaves one or both groups (35). The broker goes by the connection.
@@ -116,13 +116,13 @@ pub struct HeartbeatBody {
     #[serde(rename = "consumerDataSet", deserialize_with = "nullable")]
     pub consumers: Vec<ConsumerBody>,
     /// Other than 0: changes with the content, and the subscriptions may be left out next time (5.1.3 on).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
     pub heartbeat_fingerprint: Option<i32>,
     /// Its producer groups.
     #[serde(rename = "producerDataSet", deserialize_with = "nullable")]
     pub producers: Vec<ProducerBody>,
     /// The subscriptions are left out (5.1.3 on).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_truth")]
     pub without_sub: Option<bool>,
 }
 
@@ -167,7 +167,7 @@ pub struct SubscriptionBody {
     #[serde(deserialize_with = "truth")]
     pub class_filter_mode: bool,
     /// Hashes of the tags. Never to be trusted: compute them (D28).
-    #[serde(deserialize_with = "nullable")]
+    #[serde(deserialize_with = "numbers")]
     pub code_set: Vec<i32>,
     /// `TAG` or `SQL92`; absent: `TAG`.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -281,10 +281,10 @@ pub struct GroupConfigBody {
     #[serde(deserialize_with = "truth")]
     pub consume_from_min_enable: bool,
     /// Ordered pop (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_truth")]
     pub consume_message_orderly: Option<bool>,
     /// Pop (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
     pub consume_timeout_minute: Option<i32>,
     /// Group.
     #[serde(deserialize_with = "nullable")]
@@ -293,7 +293,7 @@ pub struct GroupConfigBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group_retry_policy: Option<serde_json::Value>,
     /// Legacy (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
     pub group_sys_flag: Option<i32>,
     /// Tell members when others come and go.
     #[serde(deserialize_with = "truth")]

@@ -206,3 +206,24 @@ macro_rules! header {
     (@absent $lt:lifetime, $ty:ty, $wire:literal, $default:expr) => { $default };
 }
 pub(super) use header;
+
+/// For the fuzz target `command`: typed headers take no more memory than the command has.
+#[doc(hidden)]
+pub(super) fn fuzz_headers(command: &super::command::Command<'_>, measure: crate::wire::Measure) {
+    use super::send::{Names, SendRequest};
+    let (fields, limit) = (&command.fields, command.fields.len() * 64 + 4096);
+    let most = fields.iter().map(|(_, value)| value.len()).sum::<usize>() + limit;
+    let tried: [(&str, &mut dyn FnMut() -> bool); 5] = [
+        ("pull", &mut || super::pull::PullRequest::read(fields).is_ok()),
+        ("pull answer", &mut || super::pull::PullAnswer::read(fields).is_ok()),
+        ("send", &mut || SendRequest::read(Names::Long, fields).is_ok()),
+        ("send, short", &mut || SendRequest::read(Names::Short, fields).is_ok()),
+        ("register", &mut || super::register::RegisterRequest::read(fields).is_ok()),
+    ];
+    for (name, read) in tried {
+        let peak = measure(&mut || {
+            read();
+        });
+        assert!(peak <= most, "{name}: {peak} bytes, {most} expected");
+    }
+}

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::queue::QueueBody;
-use crate::wire::json::{nullable, truth};
+use crate::wire::json::{maybe_truth, nullable};
 
 /// Which queues to lock (41) or unlock (42).
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
@@ -19,8 +19,8 @@ pub struct LockBody {
     #[serde(deserialize_with = "nullable")]
     pub mq_set: Vec<QueueBody>,
     /// Do not ask the broker's replicas (5.x).
-    #[serde(skip_serializing_if = "std::ops::Not::not", deserialize_with = "truth")]
-    pub only_this_broker: bool,
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_truth")]
+    pub only_this_broker: Option<bool>,
 }
 
 /// Which of them are locked now.

@@ -4,6 +4,8 @@
 //! and bodies; `record` and `properties` are the stored message.
 
 pub mod batch;
+#[doc(hidden)]
+pub mod bodies;
 pub mod codes;
 pub mod command;
 mod fields;

@@ -101,10 +101,10 @@ impl<'a> Properties<'a> {
             let (piece, after) = split(rest);
             rest = after;
             // Compared in place: the end of the name is looked for only where the name is right.
-            if let Some(&[NAME_END, ref value @ ..]) = piece.strip_prefix(name.as_bytes()) {
-                if !value.is_empty() {
-                    found = Some(value);
-                }
+            if let Some([NAME_END, value @ ..]) = piece.strip_prefix(name.as_bytes())
+                && !value.is_empty()
+            {
+                found = Some(value);
             }
         }
         found.filter(|_| !name.is_empty() && !name.as_bytes().contains(&NAME_END))
@@ -204,6 +204,28 @@ pub fn check(what: &'static str, text: &str) -> Result<(), WireError> {
         return Err(WireError::BadText { what });
     }
     Ok(())
+}
+
+/// For the fuzz target `properties`: lookups agree with the walk, what is written is read as it was.
+#[doc(hidden)]
+pub fn fuzz_properties(bytes: &[u8], measure: crate::wire::Measure) {
+    let text = Properties::new(bytes);
+    let mut count = 0;
+    let peak = measure(&mut || count = text.iter().count());
+    assert_eq!(peak, 0, "a walk takes no memory");
+    let pairs: Vec<_> = text.iter().collect();
+    for (name, _) in pairs.iter().take(64) {
+        let last = pairs.iter().rev().find(|(other, _)| other == name).map(|(_, value)| *value);
+        if let Ok(name) = str::from_utf8(name) {
+            assert_eq!(text.bytes(name), last, "the later counts");
+        }
+    }
+    let mut out = Vec::new();
+    push_without(&mut out, text, &[]);
+    assert!(Properties::new(&out).iter().eq(pairs), "written and read");
+    out.truncate(out.len().saturating_sub(1));
+    push(&mut out, "\u{3}new", "v");
+    assert_eq!(Properties::new(&out).find("\u{3}new"), Some("v"), "the last separator may be missing");
 }
 
 #[cfg(test)]

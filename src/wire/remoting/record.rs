@@ -2,7 +2,7 @@
 //!
 //! A pull answer's body is records one after the other. [`index`] turns it into one [`Record`] a message, which holds
 //! numbers and lengths; body, topic and properties stay in the frame. The store writes records with [`NewRecord`] and
-//! fills in their places with [`patch`].
+//! fills in their places with [`patch`] (`record/encode.rs`).
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3
 //! common/src/main/java/org/apache/rocketmq/common/message/MessageDecoder.java,
@@ -10,11 +10,15 @@
 
 use std::net::{IpAddr, SocketAddr};
 
+pub use encode::{NewRecord, patch, properties_len};
+
 use super::codes::sys_flag;
 use super::properties::Properties;
 use crate::error::WireError;
-use crate::wire::bytes::{Cursor, patch_i64};
+use crate::wire::bytes::Cursor;
 use crate::wire::checksum::body_crc;
+
+mod encode;
 
 /// A record whose topic length has one byte.
 pub const MAGIC_V1: u32 = 0xDAA3_20A7;
@@ -400,188 +404,48 @@ fn read_host(bytes: &[u8]) -> SocketAddr {
     }
 }
 
-/// A message to be written as a record. Its offsets and store time are 0 until [`patch`].
-#[derive(Clone, Copy, Debug)]
-pub struct NewRecord<'a> {
-    /// Topic.
-    pub topic: &'a [u8],
-    /// Body as it is to be stored.
-    pub body: &'a [u8],
-    /// Properties text.
-    pub properties: &'a [u8],
-    /// Queue.
-    pub queue_id: i32,
-    /// The application's own 32 bits.
-    pub flag: i32,
-    /// See [`super::codes::sys_flag`]; the two bits of the hosts are set by the hosts below.
-    pub sys_flag: i32,
-    /// When it was made, ms since 1970.
-    pub born_ms: i64,
-    /// Address of the producer.
-    pub born_host: SocketAddr,
-    /// Address of the broker.
-    pub store_host: SocketAddr,
-    /// How often it was given back.
-    pub reconsume_times: i32,
-    /// Physical offset of the half message it was, 0 for none.
-    pub prepared_offset: i64,
-    /// Checksum of the body if it is known already.
-    pub body_crc: Option<u32>,
-}
-
-/// The fields before the body are at most this long.
-const HEAD_MAX: usize = FIXED + 2 * V6_MORE;
-
-/// A run of bytes filled from the front.
-struct Head {
-    bytes: [u8; HEAD_MAX],
-    len: usize,
-}
-
-impl Head {
-    fn put(&mut self, bytes: &[u8]) {
-        if let Some(place) = self.bytes.get_mut(self.len..self.len + bytes.len()) {
-            place.copy_from_slice(bytes);
-            self.len += bytes.len();
+/// For the fuzz target `records`: every byte is accounted for, what is read is written and read again as it was.
+#[doc(hidden)]
+pub fn fuzz_records(bytes: &[u8], measure: crate::wire::Measure) {
+    for check in [Check::Crc, Check::Lengths] {
+        let (mut records, mut damage) = (Vec::new(), Vec::new());
+        let peak = measure(&mut || index(bytes, check, &mut records, &mut damage));
+        assert!(peak <= bytes.len() + 4096, "{peak} bytes for {}", bytes.len());
+        let mut ends: Vec<_> = records.iter().map(|record| (record.at as usize, record.len as usize)).collect();
+        ends.extend(damage.iter().map(|damage| (damage.at, damage.len)));
+        ends.sort_unstable();
+        let passed = ends.iter().fold(0, |end, (at, len)| {
+            assert!(*at >= end, "spans overlap");
+            at + len
+        });
+        assert!(passed <= bytes.len(), "a span leaves the bytes");
+        for record in &records {
+            again_as_it_was(record, bytes);
         }
     }
-
-    fn put_host(&mut self, host: SocketAddr) {
-        match host.ip() {
-            IpAddr::V4(ip) => self.put(&ip.octets()),
-            IpAddr::V6(ip) => self.put(&ip.octets()),
-        }
-        self.put(&u32::from(host.port()).to_be_bytes());
-    }
+    super::batch::fuzz_batch(bytes, measure);
 }
 
-impl NewRecord<'_> {
-    fn topic_len_bytes(&self) -> usize {
-        if self.topic.len() > i8::MAX as usize { 2 } else { 1 }
+fn again_as_it_was(record: &Record, bytes: &[u8]) {
+    let new = record.again(bytes);
+    let mut out = Vec::new();
+    if new.encode_into(&mut out).is_err() {
+        return;
     }
-
-    fn fixed_len(&self) -> usize {
-        let host = |host: SocketAddr| if host.is_ipv6() { 8 + V6_MORE } else { 8 };
-        FIXED - 16 + host(self.born_host) + host(self.store_host)
-    }
-
-    /// How long the record will be.
-    ///
-    /// # Errors
-    /// `TooLong` for a topic or properties above 32 767 bytes, or a record above what a frame holds.
-    pub fn encoded_len(&self) -> Result<usize, WireError> {
-        properties_len(self.properties)?;
-        if self.topic.len() > i16::MAX as usize {
-            return Err(WireError::TooLong { what: "topic", len: self.topic.len(), max: i16::MAX as usize });
-        }
-        let ends = self.topic_len_bytes() + self.topic.len() + 2 + self.properties.len();
-        let len = self.fixed_len() + self.body.len() + ends;
-        let max = crate::wire::frame::REMOTING_MAX as usize;
-        if len > max {
-            return Err(WireError::TooLong { what: "record", len, max });
-        }
-        Ok(len)
-    }
-
-    fn head(&self, len: usize) -> Head {
-        let hosts = [(self.born_host, sys_flag::BORN_HOST_V6), (self.store_host, sys_flag::STORE_HOST_V6)];
-        let flags = hosts.iter().fold(
-            self.sys_flag,
-            |flags, (host, bit)| {
-                if host.is_ipv6() { flags | bit } else { flags & !bit }
-            },
-        );
-        let magic = if self.topic_len_bytes() == 1 { MAGIC_V1 } else { MAGIC_V2 };
-        let crc = self.body_crc.unwrap_or_else(|| body_crc(self.body));
-        let mut head = Head { bytes: [0; HEAD_MAX], len: 0 };
-        // `encoded_len` has bounded it to 24 bits.
-        head.put(&(len as u32).to_be_bytes());
-        head.put(&magic.to_be_bytes());
-        head.put(&crc.to_be_bytes());
-        head.put(&self.queue_id.to_be_bytes());
-        head.put(&self.flag.to_be_bytes());
-        head.put(&[0; 16]);
-        head.put(&flags.to_be_bytes());
-        head.put(&self.born_ms.to_be_bytes());
-        head.put_host(self.born_host);
-        head.put(&[0; 8]);
-        head.put_host(self.store_host);
-        head.put(&self.reconsume_times.to_be_bytes());
-        head.put(&self.prepared_offset.to_be_bytes());
-        head.put(&(self.body.len() as u32).to_be_bytes());
-        head
-    }
-
-    /// Hands the record's bytes to `put`, piece by piece.
-    fn pieces(&self, put: &mut impl FnMut(&[u8])) -> Result<usize, WireError> {
-        let len = self.encoded_len()?;
-        let head = self.head(len);
-        put(head.bytes.get(..head.len).unwrap_or_default());
-        put(self.body);
-        self.pieces_behind(put);
-        Ok(len)
-    }
-
-    fn pieces_behind(&self, put: &mut impl FnMut(&[u8])) {
-        let topic_len = (self.topic.len() as u16).to_be_bytes();
-        put(topic_len.get(2 - self.topic_len_bytes()..).unwrap_or_default());
-        put(self.topic);
-        put(&(self.properties.len() as u16).to_be_bytes());
-        put(self.properties);
-    }
-
-    /// Appends all of the record but its body, for a store that copies the body straight to its place, and says how
-    /// many of the bytes stand before it.
-    ///
-    /// # Errors
-    /// As [`NewRecord::encoded_len`]; nothing is written then.
-    pub fn encode_around(&self, out: &mut Vec<u8>) -> Result<usize, WireError> {
-        let head = self.head(self.encoded_len()?);
-        out.extend_from_slice(head.bytes.get(..head.len).unwrap_or_default());
-        self.pieces_behind(&mut |piece| out.extend_from_slice(piece));
-        Ok(head.len)
-    }
-
-    /// Appends the record and says how long it is.
-    ///
-    /// # Errors
-    /// As [`NewRecord::encoded_len`]; nothing is written then.
-    pub fn encode_into(&self, out: &mut Vec<u8>) -> Result<usize, WireError> {
-        out.reserve(self.encoded_len()?);
-        self.pieces(&mut |piece| out.extend_from_slice(piece))
-    }
-
-    /// Writes the record to the front of `out`, a mapped segment say, and says how long it is.
-    ///
-    /// # Errors
-    /// As [`NewRecord::encoded_len`], and `TooLong` if it does not fit; nothing is written then.
-    pub fn encode_to(&self, out: &mut [u8]) -> Result<usize, WireError> {
-        let (len, max) = (self.encoded_len()?, out.len());
-        let mut rest = out.get_mut(..len).ok_or(WireError::TooLong { what: "record", len, max })?;
-        self.pieces(&mut |piece| {
-            let (place, after) = std::mem::take(&mut rest).split_at_mut_checked(piece.len()).unwrap_or_default();
-            place.copy_from_slice(piece);
-            rest = after;
-        })
-    }
-}
-
-/// Length word of a properties text.
-///
-/// # Errors
-/// `TooLong` above 32 767 bytes (C-003).
-pub fn properties_len(properties: &[u8]) -> Result<i16, WireError> {
-    let len = properties.len();
-    i16::try_from(len).map_err(|_| WireError::TooLong { what: "properties", len, max: PROPERTIES_MAX })
-}
-
-/// Fills in what a record gets when it is stored. `record` starts with a record that [`NewRecord`] wrote.
-#[inline]
-pub fn patch(record: &mut [u8], queue_offset: i64, physical_offset: i64, store_ms: i64) {
-    let flags = record.get(36..).and_then(<[u8]>::first_chunk::<4>).map_or(0, |word| i32::from_be_bytes(*word));
-    patch_i64(record, 20, queue_offset);
-    patch_i64(record, 28, physical_offset);
-    patch_i64(record, 48 + host_len(flags, sys_flag::BORN_HOST_V6), store_ms);
+    patch(&mut out, record.queue_offset, record.physical_offset, record.store_ms);
+    let read = Record::read(&out, Check::Crc);
+    assert_eq!(read.as_ref().err(), None, "what was written is read");
+    let Ok(again) = read else { return };
+    // What may differ: the sum if it was not checked, the form of the topic's length, and with it the whole.
+    let (at, len, body_crc, topic_len_bytes) = (record.at, record.len, record.body_crc, record.topic_len_bytes);
+    assert_eq!(Record { at, len, body_crc, topic_len_bytes, ..again }, *record, "written and read");
+    assert_eq!(again.topic(&out), record.topic(bytes));
+    assert_eq!(again.body(&out), record.body(bytes));
+    assert_eq!(again.properties(&out), record.properties(bytes));
+    assert_eq!(again.born_host(&out), record.born_host(bytes));
+    assert_eq!(again.store_host(&out), record.store_host(bytes));
+    let mut slice = vec![0; out.len()];
+    assert_eq!(new.encode_to(&mut slice), Ok(out.len()));
 }
 
 #[cfg(test)]
@@ -594,11 +458,11 @@ mod tests {
             topic: topic.as_bytes(),
             body,
             properties,
-            queue_id: 2,
+            queue_id: 3,
             flag: 0,
             sys_flag: 0,
-            born_ms: 1,
-            born_host: "127.0.0.1:1234".parse().unwrap(),
+            born_ms: 1_700_000_000_000,
+            born_host: "127.0.0.1:40000".parse().unwrap(),
             store_host: "127.0.0.1:10911".parse().unwrap(),
             reconsume_times: 0,
             prepared_offset: 0,
@@ -609,13 +473,21 @@ mod tests {
     fn encoded(record: &NewRecord<'_>) -> Vec<u8> {
         let mut out = Vec::new();
         record.encode_into(&mut out).unwrap();
-        patch(&mut out, 5, 77, 9);
+        patch(&mut out, 5, 1024, 1_700_000_000_005);
         out
     }
 
-    /// The record of the cases: `topic`, body `abc`, 103 bytes.
+    /// The record of the cases: topic `T1`, body `abc`, tag `A`, 103 bytes.
     fn base() -> Vec<u8> {
-        encoded(&new("topic", b"abc", b"A\x01b\x02"))
+        encoded(&new("T1", b"abc", b"TAGS\x01A\x02"))
+    }
+
+    #[test]
+    fn the_record_of_the_cases_is_what_we_write() {
+        let hex = "00000067daa320a7352441c200000003000000000000000000000005000000000000040000000000\
+                   0000018bcfe568007f00000100009c400000018bcfe568057f00000100002a9f\
+                   00000000000000000000000000000003616263025431000754414753014102";
+        assert_eq!(base(), crate::wire::captures::unhex(hex));
     }
 
     fn indexed(bytes: &[u8]) -> (Vec<Record>, Vec<Damage>) {
@@ -626,27 +498,27 @@ mod tests {
 
     #[test]
     fn c_001_four_mixes_of_hosts() {
-        let (v4, v6) = ("127.0.0.1:1234".parse().unwrap(), "[::1]:10911".parse().unwrap());
+        let (v4, v6) = ("127.0.0.1:40000".parse().unwrap(), "[::1]:10911".parse().unwrap());
         for (born_host, store_host, flags, len) in
             [(v4, v4, 0, 103), (v6, v4, 0x10, 115), (v4, v6, 0x20, 115), (v6, v6, 0x30, 127)]
         {
-            let bytes = encoded(&NewRecord { born_host, store_host, ..new("topic", b"abc", b"A\x01b\x02") });
+            let bytes = encoded(&NewRecord { born_host, store_host, ..new("T1", b"abc", b"TAGS\x01A\x02") });
             let (records, damage) = indexed(&bytes);
             let record = records.first().unwrap();
             assert_eq!((bytes.len(), record.sys_flag, damage.len(), records.len()), (len, flags, 0, 1));
-            assert_eq!((record.topic(&bytes), record.body(&bytes)), (b"topic".as_slice(), b"abc".as_slice()));
+            assert_eq!((record.topic(&bytes), record.body(&bytes)), (b"T1".as_slice(), b"abc".as_slice()));
             assert_eq!((record.born_host(&bytes), record.store_host(&bytes)), (born_host, store_host));
-            assert_eq!((record.queue_offset, record.physical_offset, record.store_ms), (5, 77, 9));
-            assert_eq!(record.properties(&bytes).find("A"), Some("b"));
+            assert_eq!((record.queue_offset, record.physical_offset, record.store_ms), (5, 1024, 1_700_000_000_005));
+            assert_eq!(record.properties(&bytes).find("TAGS"), Some("A"));
             assert_eq!(encoded(&record.again(&bytes)), bytes);
             let mut around = Vec::new();
             let before = record.again(&bytes).encode_around(&mut around).unwrap();
             around.splice(before..before, record.body(&bytes).iter().copied());
-            patch(&mut around, 5, 77, 9);
+            patch(&mut around, 5, 1024, 1_700_000_000_005);
             assert_eq!((around, record.body_range()), (bytes.clone(), before..before + 3));
             let mut slice = vec![0xEE; len + 1];
             assert_eq!(record.again(&bytes).encode_to(&mut slice), Ok(len));
-            patch(&mut slice, 5, 77, 9);
+            patch(&mut slice, 5, 1024, 1_700_000_000_005);
             assert_eq!((slice.get(..len), slice.last()), (Some(bytes.as_slice()), Some(&0xEE)));
             assert!(record.again(&bytes).encode_to(slice.get_mut(..len - 1).unwrap()).is_err());
         }
@@ -670,12 +542,12 @@ mod tests {
         assert!(new("t", b"", &long).encode_into(&mut out).is_err() && out.is_empty());
         assert!(new("t", b"", &long[1..]).encode_into(&mut out).is_ok());
         let mut bytes = base();
-        bytes[97..99].copy_from_slice(&[0xFF; 2]);
+        bytes[94..96].copy_from_slice(&[0xFF; 2]);
         bytes.extend(base());
         let (records, damage) = indexed(&bytes);
         assert_eq!((records.len(), records[0].at, damage.len()), (1, 103, 1));
         assert_eq!((damage[0].at, damage[0].len, damage[0].rest_lost), (0, 103, false));
-        assert_eq!(damage[0].place, Some(Place { queue_id: 2, queue_offset: 5, physical_offset: 77 }));
+        assert_eq!(damage[0].place, Some(Place { queue_id: 3, queue_offset: 5, physical_offset: 1024 }));
     }
 
     #[test]
@@ -701,7 +573,7 @@ mod tests {
 
     #[test]
     fn c_007_an_empty_body_is_a_body() {
-        let bytes = encoded(&new("topic", b"", b"A\x01b\x02"));
+        let bytes = encoded(&new("T1", b"", b"TAGS\x01A\x02"));
         let record = Record::read(&bytes, Check::Crc).unwrap();
         assert_eq!((bytes.len(), record.body(&bytes), record.body_crc), (100, b"".as_slice(), 0));
     }

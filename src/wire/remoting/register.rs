@@ -159,6 +159,12 @@ fn read_line(line: &str) -> Result<TopicConfigBody, WireError> {
     })
 }
 
+/// For the fuzz target `bodies`.
+#[doc(hidden)]
+pub(super) fn fuzz_lines(plain: &[u8]) {
+    let _ = RegisterBody::read_lines(plain);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::header::header;
-use crate::wire::json::{nullable, number};
+use crate::wire::json::{maybe_truth, nullable, number};
 
 header! {
     /// Asks for the brokers and queues of a topic (105).
@@ -56,7 +56,7 @@ pub struct BrokerBody {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster: Option<String>,
     /// A replica may act as master (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_truth")]
     pub enable_acting_master: Option<bool>,
     /// Zone (5.x).
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -297,59 +297,46 @@ pub(super) fn plain_len(bytes: &[u8]) -> usize {
     at + tail.iter().position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1F)).unwrap_or(tail.len())
 }
 
-/// The text inside a JSON string. Escapes nobody knows stand for the character after the backslash, half a surrogate
-/// pair and bytes that are no UTF-8 for U+FFFD.
+/// The bytes inside a JSON string, never more than there were. Escapes nobody knows stand for the character after the
+/// backslash, half a surrogate pair for U+FFFD.
 #[cold]
-pub(super) fn unescape(raw: &[u8]) -> String {
+pub(super) fn unescape(raw: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(raw.len());
     let mut rest = raw;
     let mut utf8 = [0; 4];
     loop {
         let plain = rest.iter().position(|byte| *byte == b'\\').unwrap_or(rest.len());
         out.extend_from_slice(rest.get(..plain).unwrap_or_default());
-        let Some((&byte, after)) = rest.get(plain + 1..).and_then(<[u8]>::split_first) else { break };
-        rest = after;
-        let found = match byte {
-            b'n' => '\n',
-            b'r' => '\r',
-            b't' => '\t',
-            b'b' => '\u{8}',
-            b'f' => '\u{c}',
-            b'v' => '\u{b}',
-            b'0'..=b'7' => char::from(byte - b'0'),
-            b'x' => match hex(rest, 2) {
-                Some(code) => {
-                    rest = rest.get(2..).unwrap_or_default();
-                    char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
-                }
-                None => char::REPLACEMENT_CHARACTER,
-            },
-            b'u' => match hex(rest, 4) {
-                Some(code) => {
-                    let (found, used) = utf16(code, rest);
-                    rest = rest.get(used..).unwrap_or_default();
-                    found
-                }
-                None => char::REPLACEMENT_CHARACTER,
-            },
-            other => {
+        let Some((&byte, after)) = rest.get(plain + 1..).and_then(<[u8]>::split_first) else { return out };
+        let (found, used) = match (byte, hex(after, 2), hex(after, 4)) {
+            (b'n', ..) => ('\n', 0),
+            (b'r', ..) => ('\r', 0),
+            (b't', ..) => ('\t', 0),
+            (b'b', ..) => ('\u{8}', 0),
+            (b'f', ..) => ('\u{c}', 0),
+            (b'v', ..) => ('\u{b}', 0),
+            (b'0'..=b'7', ..) => (char::from(byte - b'0'), 0),
+            (b'x', Some(code), _) => (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 2),
+            (b'u', _, Some(code)) => utf16(code, after),
+            _ => {
                 // The rest of a character of several bytes follows by itself.
-                out.push(other);
+                out.push(byte);
+                rest = after;
                 continue;
             }
         };
+        rest = after.get(used..).unwrap_or_default();
         out.extend_from_slice(found.encode_utf8(&mut utf8).as_bytes());
     }
-    String::from_utf8(out).unwrap_or_else(|bad| String::from_utf8_lossy(bad.as_bytes()).into_owned())
 }
 
 /// The character of a `\u` escape whose four digits, `code`, stand at the front of `rest`, and how many bytes it takes.
 fn utf16(code: u32, rest: &[u8]) -> (char, usize) {
-    if let (0xD800..0xDC00, Some(b"\\u")) = (code, rest.get(4..6)) {
-        if let Some(low @ 0xDC00..0xE000) = hex(rest.get(6..).unwrap_or_default(), 4) {
-            let both = 0x1_0000 + ((code - 0xD800) << 10) + (low - 0xDC00);
-            return (char::from_u32(both).unwrap_or(char::REPLACEMENT_CHARACTER), 10);
-        }
+    if let (0xD800..0xDC00, Some(b"\\u")) = (code, rest.get(4..6))
+        && let Some(low @ 0xDC00..0xE000) = hex(rest.get(6..).unwrap_or_default(), 4)
+    {
+        let both = 0x1_0000 + ((code - 0xD800) << 10) + (low - 0xDC00);
+        return (char::from_u32(both).unwrap_or(char::REPLACEMENT_CHARACTER), 10);
     }
     (char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER), 4)
 }
@@ -370,12 +357,12 @@ mod tests {
             (r"\ud83d\ude00", "\u{1F600}"),
             (r"\ud83dx", "\u{FFFD}x"),
             (r"\ud83d\u0041", "\u{FFFD}A"),
-            (r"\u12", "\u{FFFD}12"),
+            (r"\u12", "u12"),
             (r"\x41\7\'", "A\u{7}'"),
             ("\\é", "é"),
             ("x\\", "x"),
         ] {
-            assert_eq!(unescape(raw.as_bytes()), text, "{raw}");
+            assert_eq!(unescape(raw.as_bytes()), text.as_bytes(), "{raw}");
         }
     }
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use super::header::header;
 use super::queue::QueueBody;
-use crate::wire::json::{QueueTable, nullable, number, truth};
+use crate::wire::json::{QueueTable, maybe_number, nullable, number, truth};
 
 header! {
     /// Creates or changes a topic (17).
@@ -66,7 +66,7 @@ pub struct DataVersion {
     #[serde(deserialize_with = "number")]
     pub counter: i64,
     /// Of the controller (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
     pub state_version: Option<i64>,
     /// Time of the last change, ms since 1970.
     #[serde(deserialize_with = "number")]
@@ -193,7 +193,7 @@ pub struct ProgressBody {
     #[serde(deserialize_with = "number")]
     pub last_timestamp: i64,
     /// From where it was pulled last (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
     pub pull_offset: Option<i64>,
 }
 

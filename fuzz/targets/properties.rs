@@ -1,0 +1,3 @@
+#![no_main]
+use windlass::internals::wire::remoting::properties::fuzz_properties as fuzz;
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| fuzz(bytes, windlass_fuzz::measure));

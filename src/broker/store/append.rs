@@ -615,6 +615,9 @@ impl Tail {
                 }
             }
             let Some(queue) = draft.queue else { continue };
+            if store_ms < self.segment.earliest_ms.load(Ordering::Relaxed) {
+                self.segment.earliest_ms.store(store_ms, Ordering::Relaxed);
+            }
             queue.index().entries.push_back(Entry {
                 physical: draft.done.physical,
                 size: as_u32(draft.payload),

@@ -2,7 +2,7 @@
 //! sorted by hash. A cache: it is made again from the segment when it is missing or damaged.
 //!
 //! Layout, big-endian: a header of 96 bytes; the directory; the entries of 32 bytes each, queue by queue; blocks of
-//! 4096 bytes with 255 keys of 16 bytes and a sum each. Header and directory have one sum each, every entry its own.
+//! up to 255 keys of 16 bytes with a sum each. Header and directory have one sum each, every entry its own.
 
 use std::io;
 use std::sync::Arc;
@@ -18,8 +18,9 @@ const HEADER: usize = 96;
 /// Bytes of an entry.
 const ENTRY: usize = 32;
 const KEY: usize = 16;
-const KEY_BLOCK: usize = 4096;
 const KEYS_PER_BLOCK: usize = 255;
+/// Bytes of a full block: its keys and their sum. The last one is shorter.
+const KEY_BLOCK: usize = KEYS_PER_BLOCK * KEY + 4;
 
 /// Name of the index file of the segment that starts here.
 pub(super) fn name_of(start: u64) -> String {
@@ -62,7 +63,7 @@ pub(super) struct IndexFile {
     pub about: About,
     entries_at: u64,
     keys_at: u64,
-    key_blocks: u32,
+    keys: u32,
 }
 
 /// The pieces of an index file about to be written.
@@ -101,7 +102,6 @@ impl Builder {
             directory.extend(at.to_be_bytes());
             put_text(&mut directory, topic);
         }
-        let blocks = keys.len().div_ceil(KEYS_PER_BLOCK);
         let mut head = Vec::with_capacity(HEADER);
         head.extend(MAGIC.to_be_bytes());
         head.extend(VERSION.to_be_bytes());
@@ -117,7 +117,6 @@ impl Builder {
             u32::try_from(deletions.len()).unwrap_or(0),
             u32::try_from(directory.len()).unwrap_or(u32::MAX),
             self.entry_count,
-            u32::try_from(blocks).unwrap_or(u32::MAX),
             u32::try_from(keys.len()).unwrap_or(u32::MAX),
             crc32c::crc32c(&directory),
         ] {
@@ -135,11 +134,8 @@ impl Builder {
                 file.extend(key.at.to_be_bytes());
                 file.extend(key.seconds.to_be_bytes());
             }
-            // Unused places are never found: their hash is the largest and their position no record's.
-            file.resize(start + KEYS_PER_BLOCK * KEY, 0xFF);
             let sum = crc32c::crc32c(file.get(start..).unwrap_or_default());
             file.extend(sum.to_be_bytes());
-            file.resize(start + KEY_BLOCK, 0);
         }
         file
     }
@@ -173,11 +169,11 @@ impl IndexFile {
         let deletions = u32_at(&head, 52)?;
         let directory_len = u32_at(&head, 56)?;
         let entries = u32_at(&head, 60)?;
-        let key_blocks = u32_at(&head, 64)?;
-        let directory_sum = u32_at(&head, 72)?;
+        let keys = u32_at(&head, 64)?;
+        let directory_sum = u32_at(&head, 68)?;
         let entries_at = HEADER as u64 + u64::from(directory_len);
         let keys_at = entries_at + u64::from(entries) * ENTRY as u64;
-        let whole = keys_at + u64::from(key_blocks) * KEY_BLOCK as u64;
+        let whole = keys_at + u64::from(keys) * KEY as u64 + u64::from(blocks_of(keys)) * 4;
         if about.start != start || about.end != end || about.last_crc != last_crc || blob.len() != whole {
             return None;
         }
@@ -187,7 +183,7 @@ impl IndexFile {
             return None;
         }
         let directory = read_directory(&bytes, rows, deletions)?;
-        Some((Self { blob, about, entries_at, keys_at, key_blocks }, directory))
+        Some((Self { blob, about, entries_at, keys_at, keys }, directory))
     }
 
     /// Reads entries by their number in the file; `first` is the queue offset of the first. `None` if the file cannot
@@ -200,7 +196,7 @@ impl IndexFile {
 
     /// Every key with this hash. `None` if the file cannot be read or a block fails its sum.
     pub fn keys(&self, hash: u64) -> Option<Vec<Key>> {
-        let (mut low, mut high) = (0, self.key_blocks);
+        let (mut low, mut high) = (0, blocks_of(self.keys));
         while low < high {
             let middle = low + (high - low) / 2;
             if self.block(middle)?.last()?.hash < hash {
@@ -210,9 +206,9 @@ impl IndexFile {
             }
         }
         let mut found = Vec::new();
-        for number in low..self.key_blocks {
+        for number in low..blocks_of(self.keys) {
             let block = self.block(number)?;
-            found.extend(block.iter().filter(|key| key.hash == hash && key.at != u32::MAX));
+            found.extend(block.iter().filter(|key| key.hash == hash));
             if block.last().is_none_or(|last| last.hash > hash) {
                 break;
             }
@@ -223,16 +219,19 @@ impl IndexFile {
     /// Every key there is. `None` as for [`IndexFile::keys`].
     pub fn all_keys(&self) -> Option<Vec<Key>> {
         let mut found = Vec::new();
-        for number in 0..self.key_blocks {
-            found.extend(self.block(number)?.into_iter().filter(|key| key.at != u32::MAX));
+        for number in 0..blocks_of(self.keys) {
+            found.extend(self.block(number)?);
         }
         Some(found)
     }
 
     fn block(&self, number: u32) -> Option<Vec<Key>> {
+        let before = number as usize * KEYS_PER_BLOCK;
+        let len = (self.keys as usize).saturating_sub(before).min(KEYS_PER_BLOCK) * KEY;
         let mut bytes = [0; KEY_BLOCK];
-        self.blob.read_at(self.keys_at + u64::from(number) * KEY_BLOCK as u64, &mut bytes).ok()?;
-        let (keys, rest) = bytes.split_at(KEYS_PER_BLOCK * KEY);
+        let bytes = bytes.get_mut(..len + 4)?;
+        self.blob.read_at(self.keys_at + u64::from(number) * KEY_BLOCK as u64, bytes).ok()?;
+        let (keys, rest) = bytes.split_at(len);
         if u32_at(rest, 0)? != crc32c::crc32c(keys) {
             return None;
         }
@@ -240,6 +239,10 @@ impl IndexFile {
             |bytes: &[u8]| Some(Key { hash: u64_at(bytes, 0)?, at: u32_at(bytes, 8)?, seconds: u32_at(bytes, 12)? });
         keys.chunks_exact(KEY).map(key).collect()
     }
+}
+
+fn blocks_of(keys: u32) -> u32 {
+    keys.div_ceil(KEYS_PER_BLOCK as u32)
 }
 
 fn read_directory(bytes: &[u8], rows: u32, deletions: u32) -> Option<Directory> {
@@ -352,8 +355,7 @@ mod tests {
             let whole = found.is_some_and(|(file, _)| {
                 file.entries(0, 7, 2).is_some() && file.entries(2, 0, 1).is_some() && file.keys(2).is_some()
             });
-            // Only the padding behind a block's sum is nobody's.
-            assert!(!whole || at >= len - 12, "flip at {at} of {len}");
+            assert!(!whole, "flip at {at} of {len}");
         }
     }
 }

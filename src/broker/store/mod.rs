@@ -35,6 +35,8 @@ mod threads;
 #[cfg(test)]
 mod crash;
 #[cfg(test)]
+mod damage;
+#[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

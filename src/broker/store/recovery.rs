@@ -206,7 +206,7 @@ impl Recovery {
                     end: known.end,
                     last_crc: known.last_crc,
                     last_epoch: known.last_epoch,
-                    earliest_ms: 0,
+                    earliest_ms: scanned.earliest_ms,
                     latest_ms: known.latest_ms,
                 };
                 self.save_index(&scanned, about)?
@@ -281,6 +281,7 @@ impl Recovery {
         let Some(keys) = index.all_keys() else { return Ok(false) };
         keys.into_iter().for_each(|key| active.keys.push(key));
         self.remove_behind(files.iter().skip(1))?;
+        active.segment.earliest_ms.store(index.about.earliest_ms, Ordering::Relaxed);
         self.latest_ms = self.latest_ms.max(index.about.latest_ms);
         self.last = Some((end.crc, end.epoch));
         self.durable = self.durable.max(end.at);
@@ -456,6 +457,7 @@ impl Recovery {
         if scanned.first.is_some() {
             self.last = Some(scanned.last);
         }
+        active.segment.earliest_ms.store(scanned.earliest_ms, Ordering::Relaxed);
         self.latest_ms = self.latest_ms.max(scanned.latest_ms);
     }
 

@@ -41,6 +41,7 @@ pub(super) struct Scan {
     pub keys: Vec<Key>,
     /// Durable mark of the end record: the segment is complete.
     pub complete: Option<u64>,
+    pub earliest_ms: i64,
     pub latest_ms: i64,
     /// Behind `end`: position behind the last thing that looks like a record of this place.
     pub torn_to: u64,
@@ -63,7 +64,8 @@ pub(super) fn scan(
 ) -> io::Result<Scan> {
     let region = disk.map(&name_of(start))?;
     let bytes = region.bytes();
-    let mut found = Scan { start, len: bytes.len() as u64, end: start, torn_to: start, ..Scan::default() };
+    let mut found =
+        Scan { start, len: bytes.len() as u64, end: start, torn_to: start, earliest_ms: i64::MAX, ..Scan::default() };
     let mut interned = HashMap::new();
     // Where the open group began: its members count only if all of them are there.
     let mut group: Option<Rewind> = None;
@@ -129,6 +131,7 @@ struct Rewind {
     last: (u32, u32),
     items: usize,
     keys: usize,
+    earliest_ms: i64,
     latest_ms: i64,
 }
 
@@ -140,6 +143,7 @@ impl Scan {
             last: self.last,
             items: self.items.len(),
             keys: self.keys.len(),
+            earliest_ms: self.earliest_ms,
             latest_ms: self.latest_ms,
         }
     }
@@ -148,6 +152,7 @@ impl Scan {
         self.end = to.end;
         self.first = to.first;
         self.last = to.last;
+        self.earliest_ms = to.earliest_ms;
         self.latest_ms = to.latest_ms;
         self.items.truncate(to.items);
         self.keys.truncate(to.keys);
@@ -186,6 +191,7 @@ impl Scan {
             time_ms: record.store_ms.saturating_add(delay.unwrap_or(0)),
             flags: if delay.is_some() { DUE } else { 0 },
         };
+        self.earliest_ms = self.earliest_ms.min(record.store_ms);
         self.latest_ms = self.latest_ms.max(record.store_ms);
         self.items.push(Item::Message { topic, queue: record.queue_id, offset: record.queue_offset, entry });
     }
@@ -197,7 +203,7 @@ impl Scan {
             end: self.end,
             last_crc: self.last.0,
             last_epoch: self.last.1,
-            earliest_ms: 0,
+            earliest_ms: self.earliest_ms,
             latest_ms: self.latest_ms,
         }
     }

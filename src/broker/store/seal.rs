@@ -194,7 +194,7 @@ impl Shared {
             end,
             last_crc,
             last_epoch,
-            earliest_ms: 0,
+            earliest_ms: segment.earliest_ms.load(Ordering::Relaxed),
             latest_ms: segment.latest_ms.load(Ordering::Relaxed),
         };
         let bytes = index_of(&sealing.touched, about, &sealing.deletions, keys);
@@ -241,7 +241,8 @@ impl Shared {
         let (last_crc, last_epoch) = *locked(&segment.last);
         let end = segment.sealed_end().unwrap_or(scanned.end);
         let latest_ms = segment.latest_ms.load(Ordering::Relaxed);
-        let about = About { start: segment.start, end, last_crc, last_epoch, earliest_ms: 0, latest_ms };
+        let about =
+            About { start: segment.start, end, last_crc, last_epoch, earliest_ms: scanned.earliest_ms, latest_ms };
         let bytes = scanned.index_file(about);
         index::save(&*self.disk, segment.start, &bytes, self.options.flush != Flush::None)?;
         let (file, directory) = IndexFile::open(&*self.disk, segment.start, about.end, about.last_crc)
@@ -271,7 +272,7 @@ impl Shared {
             end: end.at,
             last_crc: end.crc,
             last_epoch: end.epoch,
-            earliest_ms: 0,
+            earliest_ms: sealing.segment.earliest_ms.load(Ordering::Relaxed),
             latest_ms: self.tail.lock().latest_ms,
         };
         let keys = sealing.keys.iter().flat_map(|piece| piece.iter()).copied().collect();

@@ -18,6 +18,8 @@ pub(super) struct Segment {
     pub end: AtomicU64,
     /// CRC-32C and epoch of its last record, set with `end`.
     pub last: Mutex<(u32, u32)>,
+    /// Earliest store time in it; `i64::MAX` without a message.
+    pub earliest_ms: AtomicI64,
     /// Latest store time in it.
     pub latest_ms: AtomicI64,
     /// Records at or above this position were written or summed by this process; below it a reader sums first.
@@ -36,6 +38,7 @@ impl Segment {
             capacity,
             end: AtomicU64::new(0),
             last: Mutex::new((0, 0)),
+            earliest_ms: AtomicI64::new(i64::MAX),
             latest_ms: AtomicI64::new(0),
             trusted_from: AtomicU64::new(u64::MAX),
             len_synced: AtomicBool::new(false),

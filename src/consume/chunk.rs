@@ -52,6 +52,8 @@ pub struct Part<B> {
     /// Offset of the first message; with `dense` the others follow one by one.
     pub(super) first: i64,
     pub(super) dense: bool,
+    /// What they count against the queue's limit together: known since they were put, when the index was warm.
+    pub(super) bytes: u64,
     pub(super) run: RunKey,
 }
 
@@ -85,10 +87,6 @@ impl<B: Batch> Part<B> {
         }
     }
 
-    pub(super) fn bytes(&self) -> u64 {
-        (self.from..self.to).map(|at| self.batch.bytes(at as usize)).fold(0, u64::saturating_add)
-    }
-
     /// Cuts the first `most` messages off. `None` if there are no more than that.
     pub(super) fn cut(&mut self, most: u32) -> Option<Self> {
         if self.len() <= most {
@@ -97,6 +95,8 @@ impl<B: Batch> Part<B> {
         let middle = self.from.saturating_add(most);
         let mut head = self.clone();
         head.to = middle;
+        head.bytes = (self.from..middle).map(|at| self.batch.bytes(at as usize)).fold(0, u64::saturating_add);
+        self.bytes = self.bytes.saturating_sub(head.bytes);
         self.first = self.offset(middle);
         self.from = middle;
         Some(head)

@@ -342,15 +342,8 @@ impl<B: Batch> ProcessQueue<B> {
         stock.tally.again = stock.tally.again.saturating_add(1);
         stock.takeable = stock.takeable.saturating_add(1);
         let (from, to, first) = (failed.at, failed.at.saturating_add(1), failed.offset.0);
-        stock.again.push_back(Part {
-            batch: failed.batch,
-            from,
-            to,
-            attempt,
-            first,
-            dense: true,
-            run: Part::<B>::NO_RUN,
-        });
+        let (bytes, run) = (failed.batch.bytes(from as usize), Part::<B>::NO_RUN);
+        stock.again.push_back(Part { batch: failed.batch, from, to, attempt, first, dense: true, bytes, run });
         stock.post_if_ready(&self.settings, now)
     }
 

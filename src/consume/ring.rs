@@ -132,17 +132,21 @@ impl Ring {
 
     /// The state of one offset.
     pub fn state(&self, offset: i64) -> Slot {
-        if let Some(slot) = self.far.get(&offset) {
+        if !self.far.is_empty()
+            && let Some(slot) = self.far.get(&offset)
+        {
             return *slot;
         }
         if offset < self.base || offset >= self.end {
             return Slot::Absent;
         }
-        let byte = self.slots[self.at(offset)];
-        [Slot::Absent, Slot::Done, Slot::Waiting, Slot::Taken, Slot::SendingBack]
-            .into_iter()
-            .find(|slot| *slot as u8 == byte)
-            .unwrap_or(Slot::Absent)
+        match self.slots[self.at(offset)] {
+            1 => Slot::Done,
+            2 => Slot::Waiting,
+            3 => Slot::Taken,
+            4 => Slot::SendingBack,
+            _ => Slot::Absent,
+        }
     }
 
     /// Turns `count` offsets from `first` on, all known to be in state `from`, into `to`, neither of them settled.
@@ -195,14 +199,19 @@ impl Ring {
         if self.state(offset) != from {
             return false;
         }
-        if let Some(slot) = self.far.get_mut(&offset) {
+        if !self.far.is_empty()
+            && let Some(slot) = self.far.get_mut(&offset)
+        {
             *slot = Slot::Done;
-        } else {
-            let at = self.at(offset);
-            self.slots[at] = Slot::Done as u8;
-            self.held = self.held.saturating_sub(1);
+            self.advance();
+            return true;
         }
-        self.advance();
+        let at = self.at(offset);
+        self.slots[at] = Slot::Done as u8;
+        self.held = self.held.saturating_sub(1);
+        if offset == self.base {
+            self.advance();
+        }
         true
     }
 

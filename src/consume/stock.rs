@@ -141,6 +141,7 @@ impl<B: Batch> Stock<B> {
             attempt: 0,
             first: shape.first,
             dense: shape.dense,
+            bytes: shape.bytes,
             run: Part::<B>::NO_RUN,
         };
         if shape.dense && self.ring.put_run(shape.first, shape.count).is_some() {
@@ -154,17 +155,19 @@ impl<B: Batch> Stock<B> {
 
     /// Puts message by message; what was new and stands side by side in the batch waits as one part.
     pub(super) fn insert_singly(&mut self, whole: &Part<B>, now: Nanos) -> u32 {
-        let (mut inserted, mut from) = (0, None);
+        let (mut inserted, mut from, mut bytes) = (0, None, 0);
         for at in 0..=whole.to {
             if at < whole.to && self.ring.put(whole.offset(at)) {
                 from = from.or(Some(at));
                 inserted += 1;
-                self.messages = self.messages.saturating_add(1);
-                self.bytes = self.bytes.saturating_add(whole.batch.bytes(at as usize));
+                bytes += whole.batch.bytes(at as usize);
             } else if let Some(start) = from.take() {
                 let first = whole.offset(start);
                 let dense = (start..at).all(|i| whole.offset(i) == first.saturating_add(i64::from(i - start)));
-                self.wait(Part { from: start, to: at, first, dense, ..whole.clone() }, now);
+                self.messages = self.messages.saturating_add(u64::from(at - start));
+                self.bytes = self.bytes.saturating_add(bytes);
+                self.wait(Part { from: start, to: at, first, dense, bytes, ..whole.clone() }, now);
+                bytes = 0;
             }
         }
         inserted
@@ -285,7 +288,7 @@ impl<B: Batch> Stock<B> {
         }
         self.runs.leave(part.run, count);
         self.tally.finished = self.tally.finished.saturating_add(u64::from(count));
-        self.uncount(count, part.bytes());
+        self.uncount(count, part.bytes);
     }
 
     /// Results of a closed claim or of a run that was given up: counted, but for what finishes on its own.

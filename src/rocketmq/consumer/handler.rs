@@ -36,13 +36,16 @@ impl<L: Listener + ?Sized> Listener for Arc<L> {
 }
 
 /// Takes the text of an error that a handler returned.
-type Failed<'a> = dyn FnMut(&dyn Display) + 'a;
-type SharedCode = dyn Fn(&Batch<'_>, &mut Failed<'_>) -> Outcome + Send + Sync;
-type WorkerCode = dyn FnMut(&Batch<'_>, &mut Failed<'_>) -> Outcome;
-type MakeCode = dyn Fn(usize) -> Box<WorkerCode> + Send + Sync;
+pub type Failed<'a> = dyn FnMut(&dyn Display) + 'a;
+/// A handler for all workers.
+pub type SharedCode = dyn Fn(&Batch<'_>, &mut Failed<'_>) -> Outcome + Send + Sync;
+/// A handler of one worker.
+pub type WorkerCode = dyn FnMut(&Batch<'_>, &mut Failed<'_>) -> Outcome;
+/// Makes the handler of a worker from its number.
+pub type MakeCode = dyn Fn(usize) -> Box<WorkerCode> + Send + Sync;
 
 /// User code in one of its shapes.
-pub(super) enum Code {
+pub enum Code {
     /// One for all workers.
     Shared(Box<SharedCode>),
     /// One for each worker, made on its thread.
@@ -50,7 +53,8 @@ pub(super) enum Code {
 }
 
 impl Code {
-    pub(super) fn shared<F, R>(handler: F) -> Self
+    /// A closure that runs on several workers at a time.
+    pub fn shared<F, R>(handler: F) -> Self
     where
         F: Fn(&Batch<'_>) -> R + Send + Sync + 'static,
         R: IntoOutcome,
@@ -58,7 +62,8 @@ impl Code {
         Self::Shared(Box::new(move |batch, failed| handler(batch).into_outcome(failed)))
     }
 
-    pub(super) fn per_worker<M, F, R>(factory: M) -> Self
+    /// Closures that stay on their workers.
+    pub fn per_worker<M, F, R>(factory: M) -> Self
     where
         M: Fn(usize) -> F + Send + Sync + 'static,
         F: FnMut(&Batch<'_>) -> R + 'static,
@@ -72,15 +77,18 @@ impl Code {
 }
 
 /// Told that a handler panicked or returned an error: on which queue, in its words.
-pub(super) type Report = Box<dyn Fn(&Queue, String) + Send + Sync>;
+pub type Report = Box<dyn Fn(&Queue, String) + Send + Sync>;
 
 /// See the head of this file.
-pub(super) struct Handler {
-    pub(super) code: Code,
-    pub(super) budget: Budget,
+pub struct Handler {
+    /// User code.
+    pub code: Code,
+    /// What inflated bodies are charged to.
+    pub budget: Budget,
     /// Most bytes that a compressed body may inflate to.
-    pub(super) max_body: usize,
-    pub(super) report: Report,
+    pub max_body: usize,
+    /// Told of panics and errors.
+    pub report: Report,
 }
 
 impl Handler {

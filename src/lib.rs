@@ -17,10 +17,16 @@ pub mod broker;
 #[cfg(feature = "broker")]
 mod embedded;
 
+pub use consume::listener::{IntoOutcome, Outcome};
 pub use error::{Attempt, ConfigError, Error, Stage, Stored, WireError};
 pub use model::{DelayLevel, Message, Queue, QueueOffset, StartFrom};
-pub use work::clock::{Clock, TestClock};
+pub use rocketmq::consumer::assign::{Assign, Averaging};
+pub use rocketmq::consumer::delivery::{Batch, Deliveries, Delivery, DetachedDelivery};
+pub use rocketmq::consumer::handler::Listener;
+pub use rocketmq::consumer::push::{PushConsumer, PushConsumerBuilder};
+pub use rocketmq::consumer::received::{OwnedMessage, PropertyIter};
 pub use rocketmq::{Assigned, Client, ClientBuilder, ConsumerReport, Event, Observer, PauseReason, ShutdownReport};
+pub use work::clock::{Clock, TestClock};
 
 /// What this crate's own simulation, benches and fuzz targets may see. Nothing else may use it; it may change at any
 /// time.

@@ -13,6 +13,7 @@ use crossbeam_channel::bounded;
 
 use super::caller;
 use super::consumer::group::{ConsumerHandle, ConsumerReport, ConsumerSpec};
+use super::consumer::push::PushConsumerBuilder;
 use super::core::{Command, Core};
 use super::events::Events;
 use super::port::{Caller, Port};
@@ -529,6 +530,12 @@ impl Client {
     /// A handle that does not keep this client alive.
     pub(crate) fn downgrade(&self) -> WeakClient {
         WeakClient(Arc::downgrade(&self.running))
+    }
+
+    /// Builds a push consumer of this group: concurrent, its progress kept by the brokers, its queues shared with the
+    /// group's other members.
+    pub fn push_consumer(&self, group: &str) -> PushConsumerBuilder {
+        PushConsumerBuilder::new(self.clone(), group)
     }
 
     /// How brokers and other members know this client: `address@instance`.

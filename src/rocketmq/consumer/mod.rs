@@ -10,6 +10,7 @@ pub mod handler;
 pub mod intake;
 pub mod pull;
 pub mod pulled;
+pub mod push;
 pub mod rebalance;
 pub mod received;
 pub mod revoke;

@@ -84,3 +84,13 @@ class Ledger:
                     wrong.append(f"queue {queue} has holes: {len(offsets)} offsets up to {max(offsets)}")
         if wrong:
             raise Failed("; ".join(wrong))
+
+    def check_against(self, acknowledged, count):
+        """After kills: each acknowledged message came from the place its receipt names; nothing foreign came."""
+        wrong = [f"damaged body at {place}" for place in self.bad[:3]]
+        for n, place in acknowledged.places.items():
+            if self.places.get(place) != n:
+                wrong.append(f"message {n} was acknowledged at {place}, where {self.places.get(place)} came from")
+        wrong += [f"foreign message {n}" for n in self.times if n >= count]
+        if wrong:
+            raise Failed(f"{len(wrong)} wrong: " + "; ".join(wrong[:5]))

@@ -371,7 +371,7 @@ impl Connections {
 
     /// Writes what this turn has brought.
     pub fn flush(&mut self, now: Nanos) {
-        for conn in std::mem::take(&mut self.dirty) {
+        while let Some(conn) = self.dirty.pop() {
             self.flush_one(conn, now);
         }
     }

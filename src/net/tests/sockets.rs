@@ -218,25 +218,26 @@ fn connecting_and_silence_have_their_time() {
     let addr = listener.local_addr().unwrap();
     let conns: Vec<Conn> = client_loop.on_loop(move |_, out| (0..400).map(|_| out.connect(addr)).collect());
     let mut states: HashMap<Conn, bool> = HashMap::new();
-    // As many as fit are connected; nothing tells how many that is but that no more come.
-    while let Ok(event) = client_loop.heard.recv_timeout(Duration::from_millis(300)) {
-        if let Event::Change(conn, Change::Connected { .. }) = event {
-            states.insert(conn, true);
-        }
-    }
-    assert!(!states.is_empty() && states.len() < conns.len());
-    test.advance(Duration::from_secs(3));
-    for _ in states.len()..conns.len() {
+    while states.len() < 100 {
         let conn = client_loop.until(|event| match event {
+            Event::Change(conn, Change::Connected { .. }) => Some(conn),
+            _ => None,
+        });
+        states.insert(conn, true);
+    }
+    test.advance(Duration::from_secs(3));
+    while states.len() < conns.len() {
+        client_loop.until(|event| match event {
+            Event::Change(conn, Change::Connected { .. }) => Some(states.insert(conn, true)),
             Event::Change(conn, Change::Failed { error }) => {
                 assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-                Some(conn)
+                Some(states.insert(conn, false))
             }
             _ => None,
         });
-        assert!(states.insert(conn, false).is_none());
     }
-    test.advance(Duration::from_secs(118));
+    assert!(states.values().any(|connected| !connected));
+    test.advance(Duration::from_secs(120));
     for _ in states.values().filter(|connected| **connected) {
         client_loop.until(|event| match event {
             Event::Change(conn, Change::Closed { why }) => {

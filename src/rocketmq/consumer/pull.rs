@@ -214,7 +214,10 @@ impl Core {
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
-        let Some(active) = self.claims.get_mut(&epoch).and_then(|claim| claim.active()) else { return };
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Some(settings) = self.groups.get(&claim.group).map(|group| &group.spec.settings.pull) else { return };
+        let (batch, interval) = (settings.batch, settings.interval);
+        let Some(active) = claim.active() else { return };
         active.pull = Pull::Due;
         let asked = active.next;
         match result.and_then(opened) {
@@ -227,8 +230,12 @@ impl Core {
                 // A step back would deliver again what has been delivered, without end.
                 let next = asked.max(QueueOffset(header.next_begin_offset));
                 active.next = next;
-                let waiting = active.damaged == Damaged::No && next.0 < header.max_offset;
-                let interval = self.interval(epoch);
+                // What has come counts before it is put: the limits end where Java's end (B-072).
+                let limits = active.work.queue().settings().limits;
+                let come: usize = frames.iter().map(Frame::len).sum();
+                let room = active.work.queue().held_messages() + u64::from(batch) <= limits.messages
+                    && (active.work.queue().held_bytes() + come as u64) >> 20 < limits.mebibytes;
+                let waiting = room && active.damaged == Damaged::No && next.0 < header.max_offset;
                 if code == answer::SUCCESS && !interval.is_zero() {
                     self.wait(epoch, now + interval, out);
                 } else if waiting {
@@ -240,11 +247,6 @@ impl Core {
             }
             Err(error) => self.pull_failed(epoch, &error, now, out),
         }
-    }
-
-    fn interval(&self, epoch: Epoch) -> Duration {
-        let group = self.claims.get(&epoch).and_then(|claim| self.groups.get(&claim.group));
-        group.map_or(Duration::ZERO, |group| group.spec.settings.pull.interval)
     }
 
     fn wait(&mut self, epoch: Epoch, until: Nanos, out: &mut Out<Timer>) {

@@ -427,6 +427,6 @@ impl<B: Batch> ProcessQueue<B> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 #[path = "queue_tests.rs"]
 mod tests;

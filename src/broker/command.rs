@@ -140,8 +140,10 @@ impl<'f> Call<'_, 'f> {
             }
             request::CONSUMER_SEND_MSG_BACK => {
                 let request = self.header::<SendBackRequest<'_>>()?;
-                dispatcher.send_back(self.sender(), &request, self.outbox)?;
-                Ok(Reply::done())
+                let end = dispatcher.send_back(self.sender(), &request, self.outbox)?;
+                let waits = dispatcher.is_sync() && !self.command.is_oneway();
+                let waits = waits && dispatcher.back_waits_for_disk(self.session, self.ticket(), end);
+                Ok(if waits { Reply::Later } else { Reply::done() })
             }
             request::HEART_BEAT => self.heartbeat(),
             request::UNREGISTER_CLIENT => {

@@ -24,7 +24,7 @@ use super::members::Members;
 use super::names::Names;
 use super::offset::Offsets;
 use super::pull::HeldPull;
-use super::send::Waiting;
+use super::send::{SendReply, Waiting};
 use super::session::{Delivery, Outbox, Session, SessionId};
 use super::settings::Settings;
 use super::state::Saved;
@@ -355,11 +355,14 @@ impl Dispatcher {
             if first.end > durable && !timed_out {
                 break;
             }
-            let Some(mut done) = waiting.pop_front() else { break };
-            if done.end > durable {
-                done.reply.code = answer::FLUSH_DISK_TIMEOUT;
-            }
-            out.push((done.session, Delivery::Stored { ticket: done.ticket, reply: done.reply }));
+            let Some(done) = waiting.pop_front() else { break };
+            let code = if done.end > durable { answer::FLUSH_DISK_TIMEOUT } else { answer::SUCCESS };
+            let ticket = done.ticket;
+            let delivery = match done.reply {
+                Some(reply) => Delivery::Stored { ticket, reply: SendReply { code, ..reply } },
+                None => Delivery::CameBack { ticket, code },
+            };
+            out.push((done.session, delivery));
         }
     }
 

@@ -26,6 +26,8 @@ mod settings;
 mod state;
 mod stats;
 pub(crate) mod store;
+#[cfg(test)]
+mod tests;
 mod tools_command;
 mod topics;
 

@@ -67,6 +67,14 @@ impl Reply {
         Self::Plain { code, remark: Some(remark.into()), region: false }
     }
 
+    /// The answer to a message that came back: anything but success is a failure to a client.
+    pub fn came_back(code: i32) -> Self {
+        match code {
+            answer::SUCCESS => Self::done(),
+            _ => Self::refused(answer::SYSTEM_ERROR, "FLUSH_DISK_TIMEOUT"),
+        }
+    }
+
     /// A refusal of the dispatcher; `of_send`: of a send, most of whose refusals carry the region.
     pub fn of_refusal(refusal: Refusal, of_send: bool) -> Self {
         let region = of_send && !matches!(refusal.code, answer::NO_PERMISSION | answer::MESSAGE_ILLEGAL);

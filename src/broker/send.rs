@@ -74,8 +74,8 @@ pub struct Waiting {
     pub session: Arc<Session>,
     /// Which request.
     pub ticket: Ticket,
-    /// Its answer.
-    pub reply: SendReply,
+    /// Its answer; none if it is a message that came back.
+    pub reply: Option<SendReply>,
     /// End of its bytes in the log.
     pub end: u64,
     /// Answered by then in any case.
@@ -133,15 +133,29 @@ impl Dispatcher {
 
     /// Keeps the answer of a send until the disk has its bytes. False if it has them already.
     pub fn wait_for_disk(&self, session: &Arc<Session>, ticket: Ticket, sent: &Sent) -> bool {
-        if sent.end <= self.store.durable() {
+        self.wait_until(session, ticket, sent.end, || Some(sent.reply.clone()))
+    }
+
+    /// The same for a message that came back, whose bytes end at `end`.
+    pub fn back_waits_for_disk(&self, session: &Arc<Session>, ticket: Ticket, end: u64) -> bool {
+        self.wait_until(session, ticket, end, || None)
+    }
+
+    fn wait_until(
+        &self,
+        session: &Arc<Session>,
+        ticket: Ticket,
+        end: u64,
+        reply: impl FnOnce() -> Option<SendReply>,
+    ) -> bool {
+        if end <= self.store.durable() {
             return false;
         }
         let until = self.clock.now() + FLUSH_WAIT;
-        let waiting = Waiting { session: session.clone(), ticket, reply: sent.reply.clone(), end: sent.end, until };
-        self.waiting.lock().push_back(waiting);
+        self.waiting.lock().push_back(Waiting { session: session.clone(), ticket, reply: reply(), end, until });
         // The flush may have come between the two looks; then nobody else would ring.
         let now = self.clock.now();
-        self.arm(if sent.end <= self.store.durable() { now } else { until });
+        self.arm(if end <= self.store.durable() { now } else { until });
         true
     }
 

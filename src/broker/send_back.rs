@@ -4,11 +4,13 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/processor/AbstractSendMessageProcessor.java
 
+use std::sync::Arc;
+
 use super::dispatch::{Dispatcher, Refusal};
-use super::send::Sender;
+use super::send::{PROPERTIES_MAX, Sender};
 use super::session::Outbox;
 use super::store::{IndexBy, NewMessage};
-use super::topics::PERM_WRITE;
+use super::topics::{PERM_WRITE, Topic};
 use crate::model::{DelayLevel, names};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::properties::{self, names as key};
@@ -41,19 +43,19 @@ impl Dispatcher {
         let stored = Record::read(frame, Check::Lengths).map_err(|_| failed())?;
         let times = stored.reconsume_times;
         let limit = request.max_reconsume_times.unwrap_or(settings.retry_max);
-        let dead = times >= limit || request.delay_level < 0;
-        let level = match request.delay_level {
-            _ if dead => None,
-            0 => DelayLevel::new(FIRST_LEVEL.saturating_add(times)),
-            level => DelayLevel::new(level),
-        };
-        let (topic, queue) = if dead {
-            (self.group_topic(&names::dlq_topic(&request.group), 1), 0)
+        let mut way = if times >= limit || request.delay_level < 0 {
+            self.dead_letter(&request.group)
         } else {
             let queue = self.any_queue(settings.retry_queues);
-            (retry, queue)
+            Way { topic: retry, queue, level: level_of(request.delay_level, times) }
         };
-        let text = returned_properties(&stored, frame, level, &topic.name, queue);
+        let mut text = returned_properties(&stored, frame, &way);
+        if text.len() > PROPERTIES_MAX && way.level.is_some() {
+            // No room for what a retry adds: it would be refused for ever, so it ends here.
+            log::warn!(target: "windlass::broker", "properties too long for a retry, dead letter: group={}", request.group);
+            way = self.dead_letter(&request.group);
+            text = returned_properties(&stored, frame, &way);
+        }
         let message = NewMessage {
             body: stored.body(frame),
             properties: [&text, &[]],
@@ -66,23 +68,50 @@ impl Dispatcher {
             reconsume_times: times.saturating_add(1),
             prepared_offset: 0,
         };
-        let target = match level {
+        let (topic, queue) = match way.level {
             Some(level) => (names::SCHEDULE_TOPIC, level.number() - 1),
-            None => (&*topic.name, queue),
+            None => (&*way.topic.name, way.queue),
         };
-        let appended = self.append(target.0, target.1, &message, level)?;
+        let appended = self.append(topic, queue, &message, way.level)?;
         self.counters.sent_back();
         self.wake(out);
         Ok(appended.end)
     }
+
+    fn dead_letter(&self, group: &str) -> Way {
+        Way { topic: self.group_topic(&names::dlq_topic(group), 1), queue: 0, level: None }
+    }
+}
+
+/// Where a message that comes back goes.
+struct Way {
+    topic: Arc<Topic>,
+    queue: i32,
+    /// After which wait; none for a dead letter.
+    level: Option<DelayLevel>,
+}
+
+/// The level a client asks for; 0 leaves it to the broker, which waits longer each time.
+fn level_of(asked: i32, times: i32) -> Option<DelayLevel> {
+    DelayLevel::new(if asked == 0 { FIRST_LEVEL.saturating_add(times) } else { asked })
 }
 
 /// The properties of a message that comes back. Those of its last delay are replaced; where it was first and under which
-/// id stays what it was at the first failure.
-fn returned_properties(stored: &Record, frame: &[u8], level: Option<DelayLevel>, topic: &str, queue: i32) -> Vec<u8> {
+/// id stays what it was at the first failure. What a broker added for its own purposes goes if the room is needed.
+fn returned_properties(stored: &Record, frame: &[u8], way: &Way) -> Vec<u8> {
+    let text = returned_without(stored, frame, way, &[]);
+    if text.len() <= PROPERTIES_MAX {
+        return text;
+    }
+    returned_without(stored, frame, way, &[key::MSG_REGION, key::TRACE_ON, key::CLUSTER])
+}
+
+fn returned_without(stored: &Record, frame: &[u8], way: &Way, more: &[&str]) -> Vec<u8> {
     let old = stored.properties(frame);
+    let mut dropped = vec![key::DELAY, key::REAL_TOPIC, key::REAL_QUEUE, key::WAIT];
+    dropped.extend_from_slice(more);
     let mut text = Vec::with_capacity(old.text().len() + 160);
-    properties::push_without(&mut text, old, &[key::DELAY, key::REAL_TOPIC, key::REAL_QUEUE, key::WAIT]);
+    properties::push_without(&mut text, old, &dropped);
     if old.bytes(key::RETRY_TOPIC).is_none() {
         properties::push(&mut text, key::RETRY_TOPIC, &String::from_utf8_lossy(stored.topic(frame)));
     }
@@ -90,10 +119,10 @@ fn returned_properties(stored: &Record, frame: &[u8], level: Option<DelayLevel>,
         properties::push(&mut text, key::ORIGIN_MESSAGE_ID, &stored.offset_id(frame));
     }
     properties::push(&mut text, key::WAIT, "false");
-    if let Some(level) = level {
+    if let Some(level) = way.level {
         properties::push(&mut text, key::DELAY, &level.number().to_string());
-        properties::push(&mut text, key::REAL_TOPIC, topic);
-        properties::push(&mut text, key::REAL_QUEUE, &queue.to_string());
+        properties::push(&mut text, key::REAL_TOPIC, &way.topic.name);
+        properties::push(&mut text, key::REAL_QUEUE, &way.queue.to_string());
     }
     text
 }

@@ -65,6 +65,13 @@ pub enum Delivery {
         /// The answer.
         reply: SendReply,
     },
+    /// The answer to a message that came back (36) and waited for the disk.
+    CameBack {
+        /// Which.
+        ticket: Ticket,
+        /// 0, or FLUSH_DISK_TIMEOUT, which a client takes for a failure.
+        code: i32,
+    },
     /// The session has been silent for too long and is to be closed.
     Close,
 }

@@ -92,6 +92,11 @@ impl Socket {
         opaque
     }
 
+    /// True if nothing was made to send.
+    pub fn has_no_request(&self) -> bool {
+        self.request.is_empty()
+    }
+
     /// The request as it was made, to send it on another socket.
     pub fn take_request(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.request)

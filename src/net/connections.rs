@@ -22,6 +22,7 @@ use super::inbound::{Flow, STAGE_BYTES};
 use super::reactor::{Settings, first_listener_token};
 use super::role::{Change, Conn, Notice, Out, Why};
 use crate::work::clock::Nanos;
+use crate::work::deadlines::Deadlines;
 
 /// Connections accepted from one listener in one turn; the rest follow in the next.
 const ACCEPTS: usize = 64;
@@ -32,9 +33,9 @@ pub(super) enum Heard {
     Notice(Notice),
 }
 
-/// A check that the table wants to be reminded of.
+/// What a time-out of the table is about.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-pub(super) enum Check {
+enum Check {
     /// Time-outs of one connection.
     Conn(Conn),
     /// This listener's pause is over.
@@ -56,9 +57,9 @@ pub(super) struct Connections {
     /// Memory of all unfinished frames.
     held: u64,
     begun: u64,
-    /// For the reactor to take: what the role is to hear, what is to be armed.
+    checks: Deadlines<Check>,
+    /// For the reactor to take: what the role is to hear.
     pub heard: VecDeque<Heard>,
-    pub checks: Vec<(Nanos, Check)>,
 }
 
 struct Listener {
@@ -112,8 +113,8 @@ impl Connections {
             starved: Vec::new(),
             held: 0,
             begun: 0,
+            checks: Deadlines::new(),
             heard: VecDeque::new(),
-            checks: Vec::new(),
         })
     }
 
@@ -216,12 +217,12 @@ impl Connections {
     }
 
     fn pause_accepting(&mut self, number: usize, error: io::Error, now: Nanos) {
-        let until = now + self.settings.accept_pause;
+        let pause = self.settings.accept_pause;
         if let Some(listener) = self.listeners.get_mut(number) {
             listener.paused = true;
         }
-        self.checks.push((until, Check::Accept(number)));
-        self.heard.push_back(Heard::Notice(Notice::AcceptPaused { listener: number, error, until }));
+        self.checks.arm(now + pause, Check::Accept(number));
+        self.heard.push_back(Heard::Notice(Notice::AcceptPaused { listener: number, error, pause }));
     }
 
     /// Begins to connect.
@@ -448,15 +449,26 @@ impl Connections {
         let Some(connection) = self.table.get(&conn.0) else { return };
         let Some((at, _)) = self.next_timeout(connection) else { return };
         if at < connection.check {
-            self.checks.push((at, Check::Conn(conn)));
+            self.checks.arm(at, Check::Conn(conn));
             if let Some(connection) = self.table.get_mut(&conn.0) {
                 connection.check = at;
             }
         }
     }
 
-    /// A check has come due.
-    pub fn check(&mut self, check: Check, now: Nanos) {
+    /// When the next time-out may have passed.
+    pub fn next_check(&self) -> Option<Nanos> {
+        self.checks.next()
+    }
+
+    /// Ends what has been silent, stalled or connecting for too long.
+    pub fn run_checks(&mut self, now: Nanos) {
+        while let Some(check) = self.checks.due(now) {
+            self.check(check, now);
+        }
+    }
+
+    fn check(&mut self, check: Check, now: Nanos) {
         match check {
             Check::Accept(number) => {
                 if let Some(listener) = self.listeners.get_mut(number) {

@@ -119,10 +119,10 @@ impl Lanes {
     }
 
     /// Sends the request that `write` appends, with the opaque it is given, and waits for its answer until `deadline`;
-    /// connecting is included.
+    /// connecting is included. If `write` appends nothing, there is no call.
     ///
     /// # Errors
-    /// [`LaneError`], which says whether the peer may have got the request.
+    /// [`LaneError`], which says whether the peer may have got the request; `Lost` with `InvalidInput` if there was none.
     pub fn call(
         &self,
         addr: SocketAddr,
@@ -136,6 +136,11 @@ impl Lanes {
             None => (self.connect(addr, deadline)?, true),
         };
         let opaque = lane.prepare(write);
+        if lane.has_no_request() {
+            let ticket = self.lend(addr, &lane)?;
+            self.give_back(addr, life, ticket, lane);
+            return Err(LaneError::Lost { error: io::ErrorKind::InvalidInput.into(), written: false });
+        }
         loop {
             let ticket = self.lend(addr, &lane)?;
             let result = lane.exchange(opaque, deadline, settings, &self.shared.pool);
@@ -523,6 +528,18 @@ mod tests {
             assert!(matches!(ended, Err(LaneError::Closed { written: true })), "{ended:?}");
         });
         assert!(matches!(lanes.call(addr, within(1), request(b"x")), Err(LaneError::Closed { written: false })));
+    }
+
+    #[test]
+    fn a_request_that_could_not_be_written_is_no_call() {
+        let addr = peer(|_, stream| echo(stream));
+        let lanes = lanes(|_| {});
+        for _ in 0..5 {
+            let none = lanes.call(addr, within(30_000), |_, _| {});
+            assert!(matches!(none, Err(LaneError::Lost { written: false, .. })), "{none:?}");
+        }
+        assert_eq!(lanes.len(addr), 1);
+        lanes.call(addr, within(10_000), request(b"x")).unwrap();
     }
 
     #[test]

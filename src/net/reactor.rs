@@ -13,7 +13,7 @@ use log::error;
 use mio::{Events, Poll, Token, Waker};
 
 use super::buffer::FramePool;
-use super::connections::{Check, Connections, Heard};
+use super::connections::{Connections, Heard};
 use super::counters::Counters;
 use super::handle::{Handle, Inbox, Ringer};
 use super::inbound::Flow;
@@ -42,7 +42,7 @@ pub(super) fn first_listener_token(number: usize) -> Token {
     Token(usize::MAX - 1 - number)
 }
 
-/// What a loop may do, in bytes and time.
+/// What a loop may do, in bytes and time. These times are always real ones, also under a test clock.
 #[derive(Debug)]
 pub struct Settings {
     /// How frames are cut. Default: RocketMQ's, 16 MiB at most.
@@ -97,12 +97,6 @@ pub enum Turn {
     Stopped,
 }
 
-#[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Due<T> {
-    Check(Check),
-    Role(T),
-}
-
 /// A loop and its role.
 pub struct Reactor<R: Role> {
     role: R,
@@ -114,8 +108,10 @@ pub struct Reactor<R: Role> {
     out: Out<R::Timer>,
     /// Actions in `out` that have been performed.
     performed: usize,
-    deadlines: Deadlines<Due<R::Timer>>,
+    deadlines: Deadlines<R::Timer>,
     clock: Clock,
+    /// The time of sockets, whose peers live in real time even when a test moves the role's by hours.
+    real: Clock,
     counters: Arc<Counters>,
     pool: Arc<FramePool>,
     last_words_until: Option<Instant>,
@@ -154,6 +150,7 @@ impl<R: Role> Reactor<R> {
             out: Out::new(),
             performed: 0,
             deadlines: Deadlines::new(),
+            real: if clock.is_test() { Clock::system() } else { clock.clone() },
             clock,
             counters,
             pool,
@@ -175,17 +172,19 @@ impl<R: Role> Reactor<R> {
             error!(target: "windlass::net", "the loop cannot poll and ends: error={error}");
             return Turn::Stopped;
         }
-        let now = self.clock.now();
+        let real = self.real.now();
+        let now = if self.clock.is_test() { self.clock.now() } else { real };
         self.left_over = false;
-        self.take_events(now);
-        self.connections.accept(now, &mut self.out);
+        self.take_events(real);
+        self.connections.accept(real, &mut self.out);
         self.tell(now);
-        self.read(now);
+        self.read(now, real);
+        self.connections.run_checks(real);
         self.take_commands(now);
         self.run_due(now);
-        self.perform(now);
+        self.perform(now, real);
         self.role.settle(now, &mut self.out);
-        self.perform(now);
+        self.perform(now, real);
         self.verdict()
     }
 
@@ -237,26 +236,27 @@ impl<R: Role> Reactor<R> {
 
     fn sleep(&self) -> Option<Duration> {
         let due = self.deadlines.next().and_then(|at| self.clock.sleep_until(at));
+        let check = self.connections.next_check().and_then(|at| self.real.sleep_until(at));
         let last = self.last_words_until.map(|until| until.saturating_duration_since(Instant::now()));
-        [due, last].into_iter().flatten().min()
+        [due, check, last].into_iter().flatten().min()
     }
 
-    fn take_events(&mut self, now: Nanos) {
+    fn take_events(&mut self, real: Nanos) {
         for event in &self.events {
             let Token(token) = event.token();
             match usize::MAX - token {
                 0 => {}
                 above if above <= u16::MAX as usize => self.connections.listener_event(above - 1),
-                _ => self.connections.event(Conn(token as u64), event, now),
+                _ => self.connections.event(Conn(token as u64), event, real),
             }
         }
     }
 
     /// Gives every ready connection its share.
-    fn read(&mut self, now: Nanos) {
+    fn read(&mut self, now: Nanos, real: Nanos) {
         let Self { role, connections, out, .. } = self;
         for _ in 0..connections.ready() {
-            connections.read_next(now, |conn, frame| {
+            connections.read_next(real, |conn, frame| {
                 role.frame(conn, frame, now, out);
                 if out.is_closing(conn) { Flow::Stop } else { Flow::Go }
             });
@@ -276,39 +276,35 @@ impl<R: Role> Reactor<R> {
         for _ in 0..DUE {
             match self.deadlines.due(now) {
                 None => return,
-                Some(Due::Check(check)) => self.connections.check(check, now),
-                Some(Due::Role(timer)) => self.role.due(timer, now, &mut self.out),
+                Some(timer) => self.role.due(timer, now, &mut self.out),
             }
         }
         self.left_over = true;
     }
 
     /// Does what the role wants, writes, and tells it what came of it, until it wants nothing more.
-    fn perform(&mut self, now: Nanos) {
+    fn perform(&mut self, now: Nanos, real: Nanos) {
         for _ in 0..ROUNDS {
-            self.act(now);
-            self.connections.flush(now);
+            self.act(real);
+            self.connections.flush(real);
             self.tell(now);
             if self.performed == self.out.actions().len() {
                 self.out.clear();
                 self.performed = 0;
-                break;
+                return;
             }
-        }
-        for (at, check) in self.connections.checks.drain(..) {
-            self.deadlines.arm(at, Due::Check(check));
         }
     }
 
-    fn act(&mut self, now: Nanos) {
+    fn act(&mut self, real: Nanos) {
         while let Some(action) = self.out.actions().get(self.performed).cloned() {
             self.performed += 1;
             match action {
-                Action::Connect(conn, addr) => self.connections.connect(conn, addr, now),
+                Action::Connect(conn, addr) => self.connections.connect(conn, addr, real),
                 Action::Send(conn, bytes) => self.connections.send(conn, &self.out, bytes, 0..0),
                 Action::SendFrames(conn, bytes, frames) => self.connections.send(conn, &self.out, bytes, frames),
                 Action::Close(conn) => self.connections.close(conn),
-                Action::Arm(at, timer) => self.deadlines.arm(at, Due::Role(timer)),
+                Action::Arm(at, timer) => self.deadlines.arm(at, timer),
                 Action::Stop => self.stop(),
             }
         }

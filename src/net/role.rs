@@ -6,6 +6,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
+use std::time::Duration;
 
 use super::buffer::FrameBuf;
 use crate::error::WireError;
@@ -77,8 +78,8 @@ pub enum Notice {
         listener: usize,
         /// What the system said.
         error: io::Error,
-        /// When it goes on.
-        until: Nanos,
+        /// After how long it goes on.
+        pause: Duration,
     },
     /// Connections have stopped reading, since the byte budget is used up twice over.
     ReadingPaused,

@@ -89,6 +89,11 @@ impl Clock {
         }
     }
 
+    /// True if time moves only by [`TestClock::advance`].
+    pub fn is_test(&self) -> bool {
+        matches!(self.0, Source::Test(_))
+    }
+
     /// How long a thread may sleep for `deadline` to be met: nothing once it has passed, `None` for a test clock, whose
     /// time passes only by [`TestClock::advance`], which wakes who has registered.
     pub fn sleep_until(&self, deadline: Nanos) -> Option<Duration> {

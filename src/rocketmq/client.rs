@@ -387,6 +387,12 @@ impl Shared {
 
     fn shutdown(&self, most: Duration) -> ShutdownReport {
         let deadline = Instant::now() + most;
+        if self.pool.get().is_some_and(|pool| pool.is_worker()) {
+            // A handler that stops its own client only begins it: nobody can wait for himself (D12).
+            let (answer, _) = bounded(1);
+            let _ = self.post(Command::Shutdown { most, answer });
+            return ShutdownReport::default();
+        }
         if !self.life.begin_stop() {
             self.life.wait_stopped(deadline);
             return ShutdownReport::default();
@@ -562,8 +568,8 @@ impl Client {
     /// what is only cached is dropped, progress is committed, the groups are left, the connections closed. The last
     /// fifth of the time, but at most a second, is kept for what follows the handlers.
     ///
-    /// Stops all clones. A second call waits for the first. From inside a handler it returns when the deadline passes,
-    /// since it waits for that handler as well.
+    /// Stops all clones. A second call waits for the first. From inside a handler it only begins the stop, and the report
+    /// is empty.
     pub fn shutdown(&self, deadline: Duration) -> ShutdownReport {
         self.shared().shutdown(deadline)
     }

@@ -376,9 +376,11 @@ impl Core {
                 }
                 Arrival::Request { from, frame } => self.requested(from, &frame, now, out),
                 Arrival::Up { addr, again } => self.broker_up(&addr, again, now, out),
-                Arrival::Down { addr, why, lost } => {
+                Arrival::Down { addr, why, lost, first } => {
                     self.broker_down(&addr, lost, now, out);
-                    self.tell_all(&Event::ConnectionLost { addr, why });
+                    if first {
+                        self.tell_all(&Event::ConnectionLost { addr, why });
+                    }
                 }
             }
         }

@@ -157,6 +157,11 @@ impl Core {
         broker.has = 0;
         if lost && self.ending.is_none() {
             self.heartbeat(addr, now, out);
+        } else {
+            // Whatever waits for it goes on with the heartbeat that reaches it again.
+            broker.due = broker.due.min(now + self.context.settings.timing.retry);
+            let due = broker.due;
+            self.heartbeat_alarm.at(due, Timer::Heartbeats, out);
         }
     }
 

@@ -347,6 +347,8 @@ pub enum Arrival {
         why: String,
         /// It had stood before.
         lost: bool,
+        /// It is the first time since it stood last, or at all.
+        first: bool,
     },
 }
 

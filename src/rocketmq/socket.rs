@@ -91,6 +91,8 @@ struct Link {
     state: State,
     /// It has been connected before.
     again: bool,
+    /// It is known that it cannot be reached.
+    down: bool,
 }
 
 enum State {
@@ -157,7 +159,7 @@ impl SocketPort {
     }
 
     fn link(&mut self, addr: &Arc<str>) -> &mut Link {
-        self.links.entry(Arc::clone(addr)).or_insert(Link { state: State::Idle, again: false })
+        self.links.entry(Arc::clone(addr)).or_insert(Link { state: State::Idle, again: false, down: false })
     }
 
     /// Opens the way to an address; `None`: its name has to be resolved first.
@@ -249,7 +251,8 @@ impl SocketPort {
                 for ticket in waiting.into_iter().filter_map(|(ticket, _)| ticket) {
                     self.fail(ticket, CallError::Connect { to: addr.to_string(), detail: detail.clone() });
                 }
-                self.arrivals.push_back(Arrival::Down { addr: Arc::clone(addr), why: detail, lost: false });
+                let first = !std::mem::replace(&mut self.link(addr).down, true);
+                self.arrivals.push_back(Arrival::Down { addr: Arc::clone(addr), why: detail, lost: false, first });
                 return;
             }
         };
@@ -279,7 +282,8 @@ impl SocketPort {
             self.known.forget(&addr);
             if !quiet {
                 self.servers.failed(&addr);
-                self.arrivals.push_back(Arrival::Down { addr, why: why.to_owned(), lost: connected });
+                let first = !std::mem::replace(&mut self.link(&addr).down, true);
+                self.arrivals.push_back(Arrival::Down { addr, why: why.to_owned(), lost: connected, first });
             }
         }
     }
@@ -407,6 +411,7 @@ impl Port for SocketPort {
                 line.connected = true;
                 let addr = Arc::clone(&line.addr);
                 let link = self.link(&addr);
+                link.down = false;
                 let again = std::mem::replace(&mut link.again, true);
                 self.arrivals.push_back(Arrival::Up { addr, again });
             }

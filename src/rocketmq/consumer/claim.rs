@@ -76,7 +76,9 @@ pub(in crate::rocketmq) struct Active {
     /// A pause that lasts has been told.
     pub paused: bool,
     /// When stuck handlers are looked for next.
-    pub look: Nanos,
+    pub expire: Nanos,
+    /// How often it was looked at since messages came last.
+    pub looks: u32,
 }
 
 /// The bell of a claim: a small command for the loop.
@@ -322,7 +324,8 @@ impl Core {
             suggested: 0,
             damaged: Damaged::No,
             paused: false,
-            look: now,
+            expire: now,
+            looks: 0,
         };
         claim.stage = Stage::Active(active);
         let (id, event) = (
@@ -333,6 +336,8 @@ impl Core {
         if stored.is_none() {
             self.progress_moved(now, out);
         }
+        let round = self.rounds.next();
+        self.commit_alarm.at(round, Timer::Commits, out);
         self.pull(epoch, now, out);
     }
 

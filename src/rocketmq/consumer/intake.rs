@@ -65,6 +65,7 @@ impl Core {
         let until = bad.as_ref().map_or(arrived.next, |bad| bad.offset);
         let healed = bad.is_none() && active.damaged != Damaged::No;
         active.taken = until;
+        active.looks = 0;
         let work = Arc::clone(&active.work);
         let (min, max) = (QueueOffset(arrived.header.min_offset), QueueOffset(arrived.header.max_offset));
         let last = records.len().saturating_sub(1);

@@ -10,8 +10,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::Stage;
+use super::claim::{Claim, Stage};
 use super::group::ConsumerId;
+use super::settings::PullSettings;
 use crate::consume::chunk::Epoch;
 use crate::consume::flow::{Full, within_budget};
 use crate::model::QueueOffset;
@@ -34,8 +35,11 @@ use crate::work::clock::Nanos;
 const THROTTLED: Duration = Duration::from_millis(20);
 /// A pause that lasts this long is told as an event.
 const LONG_PAUSE: Duration = Duration::from_secs(1);
-/// How often a claim that holds messages is looked at, for handlers that do not return and bells that were not heard.
+/// A claim that holds messages is looked at after this, and then less and less often: for handlers that do not return
+/// and bells that were not heard.
 const LOOK: Duration = Duration::from_millis(20);
+/// The longest time between two looks.
+const LOOK_MOST: Duration = Duration::from_millis(640);
 
 /// What the next pull of a claim waits for.
 #[derive(Clone, Copy, Debug)]
@@ -67,6 +71,17 @@ impl Pull {
             Self::Paused => Some("paused".to_owned()),
             Self::Unknown => Some("heartbeat".to_owned()),
         }
+    }
+}
+
+/// Whether a topic's queues together hold more than they may.
+fn topic_full(settings: &PullSettings, (messages, bytes): (u64, u64)) -> Option<Full> {
+    if settings.topic_messages.is_some_and(|most| messages > most) {
+        Some(Full::Messages)
+    } else if settings.topic_mebibytes.is_some_and(|most| bytes >> 20 > most) {
+        Some(Full::Bytes)
+    } else {
+        None
     }
 }
 
@@ -104,6 +119,7 @@ impl Core {
     /// Sends the next pull of a claim if nothing forbids it; else notes what it waits for.
     pub(in crate::rocketmq) fn pull(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
         let queues = self.claims.len() as u64;
+        let of_topic = self.held_of_topic(epoch);
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let Stage::Active(active) = &mut claim.stage else { return };
         // Never a second one (B-071).
@@ -126,7 +142,8 @@ impl Core {
             Pull::Full(_, since) | Pull::Budget(since) => since,
             Pull::Due | Pull::Out(_) | Pull::Until(_) | Pull::Paused | Pull::Unknown => now,
         };
-        if let Some(full) = active.work.queue().room() {
+        let full = active.work.queue().room().or_else(|| topic_full(&group.spec.settings.pull, of_topic));
+        if let Some(full) = full {
             active.pull = Pull::Full(full, since);
             claim.wake_at(now + LOOK, out);
             return;
@@ -138,6 +155,22 @@ impl Core {
             return;
         }
         self.send_pull(epoch, now, out);
+    }
+
+    /// Messages and bytes that the claims of a topic hold together, if that is limited (B-155).
+    fn held_of_topic(&self, epoch: Epoch) -> (u64, u64) {
+        let Some(claim) = self.claims.get(&epoch) else { return (0, 0) };
+        let Some(group) = self.groups.get(&claim.group) else { return (0, 0) };
+        if group.spec.settings.pull.topic_messages.is_none() && group.spec.settings.pull.topic_mebibytes.is_none() {
+            return (0, 0);
+        }
+        let of_topic = |other: &&Claim| other.group == claim.group && other.queue.topic == claim.queue.topic;
+        self.claims.values().filter(of_topic).fold((0, 0), |(messages, bytes), other| match &other.stage {
+            Stage::Active(active) => {
+                (messages + active.work.queue().held_messages(), bytes + active.work.queue().held_bytes())
+            }
+            Stage::Locating(_) | Stage::Giving(_) => (messages, bytes),
+        })
     }
 
     fn send_pull(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
@@ -395,9 +428,10 @@ impl Core {
         let work = Arc::clone(&active.work);
         work.gathered(now);
         work.overdue(now);
-        if active.look <= now {
+        active.looks = active.looks.saturating_add(1);
+        if active.expire <= now {
             let (stuck, next) = work.queue().expire(now);
-            active.look = next.map_or(now + work.queue().settings().timeout / 4, |next| next.max(now));
+            active.expire = next.map_or(now + work.queue().settings().timeout / 4, |next| next.max(now));
             if stuck > 0 {
                 let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
                 self.tell(id, Event::Stuck { group, queue, messages: stuck });
@@ -423,7 +457,8 @@ impl Core {
             && let Stage::Active(active) = &mut claim.stage
             && active.work.queue().held_messages() > 0
         {
-            claim.wake_at(now + LOOK, out);
+            let pause = backoff(LOOK, active.looks, LOOK_MOST);
+            claim.wake_at(now + pause, out);
         }
     }
 

@@ -342,7 +342,8 @@ fn from_binary(header: &[u8]) -> Request {
 /// A client written by hand: one connection on which it asks and hears whatever comes.
 pub struct Caller {
     stream: TcpStream,
-    opaque: i32,
+    /// That of the last request; a test may set it.
+    pub opaque: i32,
     /// Commands that came while an answer was waited for: requests of the broker, answers to other requests.
     pub heard: Vec<Request>,
     /// Writes binary headers.
@@ -361,7 +362,7 @@ impl Caller {
 
     /// Writes a request and gives its opaque.
     pub fn post(&mut self, code: i32, flag: i32, fields: &[(&str, &str)], body: &[u8]) -> i32 {
-        self.opaque += 1;
+        self.opaque = self.opaque.wrapping_add(1);
         let bytes = self.request(code, flag, fields, body);
         self.stream.write_all(&bytes).unwrap();
         self.opaque

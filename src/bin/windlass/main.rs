@@ -4,10 +4,13 @@
 //! carries results alone; events, summaries, progress and logs (`RUST_LOG`) go to standard error.
 
 mod broker;
+mod consume;
 mod moment;
+mod output;
+mod record;
 mod stop;
 
-use clap::{Parser, Subcommand};
+use clap::{Args, Parser, Subcommand};
 use std::process::ExitCode;
 use windlass::Error;
 
@@ -23,6 +26,29 @@ struct Cli {
 enum Command {
     /// Run an embedded broker until SIGINT or SIGTERM.
     Broker(broker::Arguments),
+    /// Consume a topic as a member of a group, and print one line per message.
+    Consume(consume::Arguments),
+}
+
+/// Where the cluster is.
+#[derive(Args)]
+struct Cluster {
+    /// Name servers, HOST:PORT, several joined by `;` or `,`. Without it the variable NAMESRV_ADDR is read.
+    #[arg(short = 'n', long = "name-server", value_name = "HOST:PORT")]
+    name_server: Option<String>,
+}
+
+impl Cluster {
+    /// The name servers as a list.
+    fn name_servers(&self) -> Result<Vec<String>, Ended> {
+        let given = self.name_server.clone().or_else(|| std::env::var("NAMESRV_ADDR").ok()).unwrap_or_default();
+        let list: Vec<String> =
+            given.split([';', ',']).map(str::trim).filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        if list.is_empty() {
+            return Err(Ended::Misuse("no name server: give -n HOST:PORT or set NAMESRV_ADDR".into()));
+        }
+        Ok(list)
+    }
 }
 
 /// A command that could not do its work at all.
@@ -52,10 +78,12 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(match &cli.command {
         Command::Broker(_) => "warn",
+        Command::Consume(_) => "off",
     }))
     .init();
     let ended = match cli.command {
         Command::Broker(arguments) => broker::run(arguments),
+        Command::Consume(arguments) => consume::run(arguments),
     };
     match ended {
         Ok(true) => ExitCode::SUCCESS,

@@ -25,6 +25,10 @@ pub use rocketmq::consumer::delivery::{Batch, Deliveries, Delivery, DetachedDeli
 pub use rocketmq::consumer::handler::Listener;
 pub use rocketmq::consumer::push::{PushConsumer, PushConsumerBuilder};
 pub use rocketmq::consumer::received::{OwnedMessage, PropertyIter};
+pub use rocketmq::producer::{
+    BatchError, BatchReceipt, MessageId, OffsetId, Producer, ProducerBuilder, Receipt, SendError, SendStatus, Ticket,
+    TopicWriter, WaitError,
+};
 pub use rocketmq::{Assigned, Client, ClientBuilder, ConsumerReport, Event, Observer, PauseReason, ShutdownReport};
 pub use work::clock::{Clock, TestClock};
 

@@ -96,6 +96,8 @@ pub struct Dispatcher {
     armed: AtomicU64,
     save_armed: AtomicBool,
     topics_changed: AtomicBool,
+    /// Grows with every change of the topic table.
+    pub(super) topics_generation: AtomicU64,
     next_session: AtomicU64,
 }
 
@@ -200,6 +202,7 @@ impl Dispatcher {
             armed: AtomicU64::new(0),
             save_armed: AtomicBool::new(false),
             topics_changed: AtomicBool::new(false),
+            topics_generation: AtomicU64::new(0),
             next_session: AtomicU64::new(1),
             settings,
             clock,
@@ -397,6 +400,7 @@ impl Dispatcher {
 
     /// The topic table has changed: it is saved at once, and other name servers are told in the next turn.
     pub(super) fn topics_changed(&self) {
+        self.topics_generation.fetch_add(1, Ordering::AcqRel);
         self.topics_changed.store(true, Ordering::Release);
         self.save_topics();
     }

@@ -56,6 +56,14 @@ impl Faults {
         }
     }
 
+    /// Whether something shall happen to the next request of this kind.
+    pub fn are_set(&self, op: Op) -> bool {
+        let set = |counters: &[AtomicU32; OPS]| {
+            counters.get(op as usize).is_some_and(|counter| counter.load(Ordering::Relaxed) > 0)
+        };
+        set(&self.refuse) || set(&self.lose)
+    }
+
     /// What shall happen to this request; counts it.
     pub fn take(&self, op: Op) -> Option<Fault> {
         let takes = |counters: &[AtomicU32; OPS]| {

@@ -15,6 +15,7 @@ mod members;
 mod names;
 mod node;
 mod offset;
+mod plain;
 mod pull;
 mod query;
 mod reply;
@@ -38,6 +39,7 @@ pub(crate) use self::{
     dispatch::{Dispatcher, FLUSH_WAIT, Refusal},
     fault::Fault,
     node::Guest,
+    plain::{Plain, PlainStored, PlainTopic},
     pull::{HeldPull, PullReply, Pulled},
     reply::Reply,
     send::{SendReply, Sender, Sent},

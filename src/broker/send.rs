@@ -421,8 +421,8 @@ impl Dispatcher {
     fn own_properties(&self, given: Properties<'_>, wants_id: bool, extra: &mut Vec<u8>) -> Option<String> {
         let made = (wants_id && given.bytes(key::UNIQ_KEY).is_none()).then(|| {
             let id = self.counters.unique_id(self.clock.wall_ms());
-            properties::push(extra, key::UNIQ_KEY, &id);
-            id
+            properties::push(extra, key::UNIQ_KEY, id.as_str());
+            id.to_string()
         });
         if self.settings.compat == Compat::V5 {
             properties::push(extra, key::MSG_REGION, REGION);

@@ -2,12 +2,10 @@
 //!
 //! Counted with atomics by whoever does it; read by `admin.rs`.
 
-use std::net::{IpAddr, Ipv4Addr};
-use std::sync::Mutex;
+use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::wire::remoting::message_id::UniqueIds;
-use crate::work::sync::locked;
+use crate::wire::remoting::message_id::{UniqueId, UniqueIds};
 
 /// Counters since the start.
 #[derive(Debug)]
@@ -18,13 +16,13 @@ pub struct Counters {
     got_bytes: AtomicU64,
     sent_back: AtomicU64,
     queue_turn: AtomicU64,
-    /// A leaf lock. Only messages whose sender gave no id need it.
-    ids: Mutex<UniqueIds>,
+    /// For messages whose sender gave no id.
+    ids: UniqueIds,
 }
 
 impl Default for Counters {
     fn default() -> Self {
-        let ids = UniqueIds::new(IpAddr::V4(Ipv4Addr::LOCALHOST), std::process::id(), 0x0B10_C4E5);
+        let ids = UniqueIds::new(Ipv4Addr::LOCALHOST.into(), std::process::id(), 0x0B10_C4E5);
         Self {
             put_messages: AtomicU64::new(0),
             put_bytes: AtomicU64::new(0),
@@ -32,7 +30,7 @@ impl Default for Counters {
             got_bytes: AtomicU64::new(0),
             sent_back: AtomicU64::new(0),
             queue_turn: AtomicU64::new(0),
-            ids: Mutex::new(ids),
+            ids,
         }
     }
 }
@@ -73,8 +71,8 @@ impl Counters {
     }
 
     /// An id for a message whose sender gave none.
-    pub(super) fn unique_id(&self, wall_ms: i64) -> String {
-        locked(&self.ids).next(wall_ms)
+    pub(super) fn unique_id(&self, wall_ms: i64) -> UniqueId {
+        self.ids.next(wall_ms)
     }
 
     /// The counters now.

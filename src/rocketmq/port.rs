@@ -450,8 +450,38 @@ pub trait Caller: Send + Sync {
     /// `Wire`, `Busy`, `Closed`.
     fn tell(&self, to: Target<'_>, ask: &Ask<'_>) -> Result<(), CallError>;
 
+    /// A short way to a topic, if this port has one.
+    fn express(&self, topic: &str) -> Option<Box<dyn Express>> {
+        let _ = topic;
+        None
+    }
+
     /// Ends every call that waits; later ones fail with `Closed`.
     fn close(&self) {}
+}
+
+/// A message of which nothing is asked but to be stored and found by its id.
+#[derive(Clone, Copy, Debug)]
+pub struct Letter<'a> {
+    /// Body, not compressed.
+    pub body: &'a [u8],
+    /// Properties text; has the unique id, and a tag or none.
+    pub properties: &'a str,
+    /// The unique id.
+    pub id: &'a str,
+    /// Java's hash of the tag; 0 without one.
+    pub tag: i32,
+    /// Now, in Unix milliseconds.
+    pub now_ms: i64,
+}
+
+/// A short way to one topic, which only the direct port has: queues, checks and texts are worked out once.
+pub trait Express: Send + Sync {
+    /// The name of the broker it leads to.
+    fn broker(&self) -> &Arc<str>;
+
+    /// Stores a message in the next queue. `None`: not this way; nothing was stored, an ordinary call says why.
+    fn send(&self, letter: &Letter<'_>) -> Option<SendAnswer>;
 }
 
 #[cfg(test)]

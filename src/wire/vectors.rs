@@ -154,11 +154,11 @@ fn batched(name: &str, bytes: &[u8], fields: &Json) {
 fn unique(name: &str, text: &str, fields: &Json) {
     let salt = u32::from_str_radix(fields["loader_hash_hex"].as_str().unwrap(), 16).unwrap();
     let process = fields["pid_low16"].as_u64().unwrap() as u32 | 0xABCD_0000;
-    let mut ids = UniqueIds::new(fields["ip"].as_str().unwrap().parse().unwrap(), process, salt);
+    let ids = UniqueIds::new(fields["ip"].as_str().unwrap().parse().unwrap(), process, salt);
     // 2026-11-01T00:00:00Z
     let now = 1_793_491_200_000 + fields["millis_since_month_start"].as_i64().unwrap();
     let id = (0..=fields["counter"].as_u64().unwrap()).map(|_| ids.next(now)).last();
-    assert_eq!(id.as_deref(), Some(text), "{name}");
+    assert_eq!(id.as_ref().map(|id| id.as_str()), Some(text), "{name}");
 }
 
 fn json_body(name: &str, text: &str, fields: &Json) {

@@ -23,7 +23,7 @@ pub(super) trait World {
     fn pause(&mut self, time: Duration);
     /// The queue for the next attempt, away from the broker `avoid` if that can be. Blocks at most until `until`.
     fn choose(&mut self, avoid: Option<&str>, until: Duration) -> Result<Self::Queue, Error>;
-    /// Sends once and waits for the answer until `until`.
+    /// Sends once and waits for the answer until `until`. How long it took is for the caller to note.
     fn attempt(&mut self, queue: &Self::Queue, until: Duration) -> Result<(Self::Stored, SendStatus), Attempt>;
 }
 
@@ -75,6 +75,7 @@ pub(super) fn run<W: World>(
                 unconfirmed = Some((stored, status));
             }
             Err(attempt) => {
+                let attempt = Attempt { took: world.spent().saturating_sub(begun), ..attempt };
                 let again =
                     may_retry(&attempt) || attempt.code.is_some_and(|code| settings.retry_codes.contains(&code));
                 attempts.push(attempt);

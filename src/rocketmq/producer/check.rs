@@ -6,13 +6,10 @@
 //! common/src/main/java/org/apache/rocketmq/common/message/MessageConst.java
 
 use crate::model::{Message, names};
+use crate::wire::remoting::properties::{NAME_END, VALUE_END, names as key, push};
 
 use super::unique::MessageId;
 
-/// Between a property's name and its value. Nothing escapes it, so user text must not contain it.
-const NAME_END: char = '\u{1}';
-/// After each property.
-const PROPERTY_END: char = '\u{2}';
 /// Most bytes of a properties text: its length is an `i16` in a stored message.
 const PROPERTIES_MAX: usize = 32_767;
 
@@ -136,7 +133,7 @@ pub(super) fn tag(tag: &str) -> Result<(), &'static str> {
 }
 
 fn marks(text: &str) -> Result<(), &'static str> {
-    if text.contains([NAME_END, PROPERTY_END]) {
+    if text.bytes().any(|byte| matches!(byte, NAME_END | VALUE_END)) {
         return Err("text contains 0x01 or 0x02, which separate properties");
     }
     Ok(())
@@ -144,40 +141,29 @@ fn marks(text: &str) -> Result<(), &'static str> {
 
 /// Writes the properties of a checked message: its unique id first, the user's own last.
 pub(super) fn properties(message: &Message, id: &MessageId) -> Result<String, &'static str> {
-    let mut text = String::with_capacity(96);
-    put(&mut text, "UNIQ_KEY", id.as_str());
-    put(&mut text, "WAIT", "true");
+    let mut text = Vec::with_capacity(96);
+    push(&mut text, key::UNIQ_KEY, id.as_str());
+    push(&mut text, key::WAIT, "true");
     if let Some(tag) = message.tag_text() {
-        put(&mut text, "TAGS", tag);
+        push(&mut text, key::TAGS, tag);
     }
-    if let [first, others @ ..] = message.keys() {
-        text.push_str("KEYS\u{1}");
-        text.push_str(first);
-        for key in others {
-            text.push(' ');
-            text.push_str(key);
-        }
-        text.push(PROPERTY_END);
-    }
+    push(&mut text, key::KEYS, &message.keys().join(" "));
     if let Some(level) = message.delay_level() {
-        put(&mut text, "DELAY", &level.number().to_string());
+        push(&mut text, key::DELAY, &level.number().to_string());
     }
     for (name, value) in message.properties() {
-        put(&mut text, name, value);
+        push(&mut text, name, value);
     }
-    if text.len() > PROPERTIES_MAX { Err("the properties are longer than 32767 bytes") } else { Ok(text) }
-}
-
-fn put(text: &mut String, name: &str, value: &str) {
-    text.push_str(name);
-    text.push(NAME_END);
-    text.push_str(value);
-    text.push(PROPERTY_END);
+    if text.len() > PROPERTIES_MAX {
+        return Err("the properties are longer than 32767 bytes");
+    }
+    // Only texts went in; the error is never taken.
+    String::from_utf8(text).map_err(|_| "the properties are not UTF-8")
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::unique::Ids;
+    use super::super::unique::ids;
     use super::*;
     use crate::model::DelayLevel;
 
@@ -247,7 +233,7 @@ mod tests {
 
     #[test]
     fn properties_are_name_and_value_with_their_marks() {
-        let id = Ids::of_process().next(1);
+        let id = ids().next(1);
         let given =
             Message::new("t", "b").tag("paid").key("7").key("8").delay(DelayLevel::MAX).property("region", "eu");
         assert_eq!(
@@ -264,7 +250,7 @@ mod tests {
 
     #[test]
     fn properties_end_where_their_length_field_does() {
-        let id = Ids::of_process().next(1);
+        let id = ids().next(1);
         let rest = properties(&Message::new("t", "b").property("n", "v"), &id).unwrap().len() - 1;
         let with = |len: usize| properties(&Message::new("t", "b").property("n", "v".repeat(len)), &id);
         assert_eq!(with(PROPERTIES_MAX - rest).unwrap().len(), PROPERTIES_MAX);

@@ -192,6 +192,60 @@ impl From<Box<SendError>> for Error {
     }
 }
 
+/// A broker has stored a batch.
+#[derive(Clone, Debug)]
+pub struct BatchReceipt {
+    /// The queue all of them are in.
+    pub queue: Queue,
+    /// Position of the first; the others follow it.
+    pub first: QueueOffset,
+    /// How safely they are stored.
+    pub status: SendStatus,
+    /// The id of each message, in their order.
+    pub message_ids: Vec<MessageId>,
+}
+
+/// A batch was not acknowledged. Gives all its messages back.
+#[derive(Debug)]
+pub struct BatchError {
+    messages: Vec<Message>,
+    cause: Error,
+}
+
+impl BatchError {
+    pub(super) fn new(messages: Vec<Message>, cause: Error) -> Self {
+        Self { messages, cause }
+    }
+
+    /// The messages as they were given.
+    pub fn into_messages(self) -> Vec<Message> {
+        self.messages
+    }
+
+    /// Why there is no receipt. [`Error::Send`] if an attempt was made.
+    pub fn cause(&self) -> &Error {
+        &self.cause
+    }
+}
+
+impl fmt::Display for BatchError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)
+    }
+}
+
+impl std::error::Error for BatchError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.cause.source()
+    }
+}
+
+impl From<Box<BatchError>> for Error {
+    fn from(error: Box<BatchError>) -> Self {
+        error.cause
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -15,6 +15,8 @@ const COMPRESS_LEVEL: u32 = 5;
 const MESSAGE_MAX: usize = 4 << 20;
 /// A frame carries at most 16 MiB; the rest of it is header and properties.
 const LARGEST_MESSAGE: usize = 15 << 20;
+const IN_FLIGHT: usize = 10_000;
+const IN_FLIGHT_BYTES: usize = 100 << 20;
 const TEMPLATE_QUEUES: i32 = 4;
 
 /// Settings as the setters leave them.
@@ -23,6 +25,9 @@ pub(super) struct Asked {
     pub(super) send_deadline: Option<Duration>,
     pub(super) attempt_limit: Option<Duration>,
     pub(super) retries: Option<u32>,
+    pub(super) async_retries: Option<u32>,
+    pub(super) in_flight_messages: Option<usize>,
+    pub(super) in_flight_bytes: Option<usize>,
     pub(super) retry_codes: BTreeSet<i32>,
     pub(super) retry_unconfirmed: bool,
     pub(super) compress_over: Option<usize>,
@@ -39,6 +44,9 @@ pub(super) struct Settings {
     pub(super) send_deadline: Duration,
     pub(super) attempt_limit: Duration,
     pub(super) retries: u32,
+    pub(super) async_retries: u32,
+    pub(super) in_flight_messages: usize,
+    pub(super) in_flight_bytes: usize,
     pub(super) retry_codes: BTreeSet<i32>,
     pub(super) retry_unconfirmed: bool,
     pub(super) compress_over: usize,
@@ -63,6 +71,9 @@ impl Settings {
             send_deadline: duration("send_deadline", asked.send_deadline, DEADLINE)?,
             attempt_limit: duration("attempt_limit", asked.attempt_limit, LONGEST_DEADLINE)?,
             retries: in_range("retries", asked.retries, 2, 0..=RETRIES_MAX)?,
+            async_retries: in_range("async_retries", asked.async_retries, 2, 0..=RETRIES_MAX)?,
+            in_flight_messages: in_range("in_flight", asked.in_flight_messages, IN_FLIGHT, 1..=1_000_000)?,
+            in_flight_bytes: in_range("in_flight", asked.in_flight_bytes, IN_FLIGHT_BYTES, 1 << 20..=usize::MAX)?,
             retry_codes: asked.retry_codes,
             retry_unconfirmed: asked.retry_unconfirmed,
             compress_over: in_range("compress_over", asked.compress_over, COMPRESS_OVER, 1..=usize::MAX)?,

@@ -1,0 +1,77 @@
+//! Row 15: from `Broker::open` on an empty directory to ready, against exec and exit of an empty process, in turn; and the
+//! anonymous memory of a process that holds one broker.
+//!
+//! `--gate` makes a missed target exit 1.
+
+#[path = "ratio/mod.rs"]
+mod ratio;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use ratio::{Gate, median};
+use windlass::broker::Broker;
+
+const STARTS: usize = 50;
+const LIMIT: f64 = 4.0;
+const ANONYMOUS_MIB: f64 = 8.0;
+
+fn main() {
+    match std::env::args().nth(1).as_deref() {
+        Some("--empty") => return,
+        Some("--hold") => return hold(),
+        _ => {}
+    }
+    let mut gate = Gate::from_args();
+    let own = std::env::current_exe().unwrap();
+    let (mut processes, mut starts, mut first_sends) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 0..STARTS {
+        let begun = Instant::now();
+        assert!(Command::new(&own).arg("--empty").status().unwrap().success());
+        processes.push(ms(begun.elapsed()));
+        let dir = fresh(number);
+        let begun = Instant::now();
+        let broker = Broker::open(&dir).start().unwrap();
+        starts.push(ms(begun.elapsed()));
+        let client = broker.client().unwrap();
+        client.producer("p").start().unwrap().topic("t").unwrap().send(b"first").unwrap();
+        first_sends.push(ms(begun.elapsed()));
+        client.shutdown(Duration::from_secs(5));
+        drop(broker);
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+    let (process, start) = (median(processes), median(starts.clone()));
+    starts.sort_by(f64::total_cmp);
+    let note = format!(
+        "start {start:.2} ms (p95 {:.2} ms), empty process {process:.2} ms, first send acknowledged after {:.2} ms",
+        starts[STARTS * 95 / 100],
+        median(first_sends)
+    );
+    gate.at_most("Broker::open to ready / empty process", start / process, LIMIT, &note);
+    let held = Command::new(&own).arg("--hold").output().unwrap();
+    let kib: f64 = String::from_utf8_lossy(&held.stdout).trim().parse().unwrap();
+    gate.at_most("RssAnon of a process with one broker, MiB", kib / 1024.0, ANONYMOUS_MIB, "");
+    gate.finish();
+}
+
+/// Opens a broker and prints what it holds in anonymous memory, in KiB.
+fn hold() {
+    let dir = fresh(STARTS);
+    let broker = Broker::open(&dir).start().unwrap();
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+    println!("{}", line.and_then(|rest| rest.split_whitespace().next()).unwrap_or("0"));
+    drop(broker);
+    let _ = std::fs::remove_dir_all(&dir);
+}
+
+fn fresh(number: usize) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("windlass-startup-{}-{number}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&dir);
+    dir
+}
+
+fn ms(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}

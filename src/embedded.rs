@@ -62,8 +62,9 @@ impl Broker {
             let link = Link::new(dispatcher, start);
             made = Some(Arc::clone(&link));
             let known = Arc::new(Known::default());
-            let others = SocketPort::new(start, Arc::clone(&known), servers, start.seed);
-            let calls = SocketCaller::new(start, known, start.settings.timing.connect);
+            let lanes = SocketCaller::lanes(start);
+            let others = SocketPort::new(start, Arc::clone(&known), lanes.clone(), servers, start.seed);
+            let calls = SocketCaller::new(start, known, lanes);
             let caller = DirectCaller { link: Arc::clone(&link), others: calls };
             (Box::new(DirectPort { link, others, arrivals: VecDeque::new(), up: false }), Arc::new(caller))
         })?;
@@ -522,6 +523,10 @@ impl Port for DirectPort {
 
     fn retain(&mut self, keep: &dyn Fn(&str) -> bool, out: &mut Out<Timer>) {
         self.others.retain(keep, out);
+    }
+
+    fn tidy(&mut self) {
+        self.others.tidy();
     }
 
     fn close(&mut self, out: &mut Out<Timer>) {

@@ -2,6 +2,8 @@
 //!
 //! Producers and administration use it through [`Caller`]. It asks again only what a peer says it has not done.
 
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -15,6 +17,7 @@ use crate::net::resolve::Resolver;
 use crate::net::{Handle, PostError};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::command::{Codec, Command};
+use crate::work::ranks::{Rank, Ranked};
 
 /// How late the loop may end a call.
 const LATE: Duration = Duration::from_millis(100);
@@ -25,18 +28,39 @@ pub struct SocketCaller {
     known: Arc<Known>,
     lanes: Lanes,
     resolver: Resolver,
+    /// Addresses of names, until a call to one fails. Lock: rank 1, for a look-up only.
+    resolved: Ranked<BTreeMap<Arc<str>, SocketAddr>>,
 }
 
 impl SocketCaller {
     /// A caller that shares what is known of peers with the loop.
-    pub fn new(start: &Start<'_>, known: Arc<Known>, connect: Duration) -> Self {
-        let settings = LaneSettings { connect_timeout: connect, ..LaneSettings::new(opaque_of) };
+    pub fn new(start: &Start<'_>, known: Arc<Known>, lanes: Lanes) -> Self {
         Self {
             handle: start.handle.clone(),
             known,
-            lanes: Lanes::new(settings, frame_pool(start.budget)),
+            lanes,
             resolver: Resolver::new(start.lane.clone()),
+            resolved: Ranked::new(Rank::Tables, BTreeMap::new()),
         }
+    }
+
+    /// Lanes for calls whose answers `Command`s are.
+    pub fn lanes(start: &Start<'_>) -> Lanes {
+        let connect_timeout = start.settings.timing.connect;
+        Lanes::new(LaneSettings { connect_timeout, ..LaneSettings::new(opaque_of) }, frame_pool(start.budget))
+    }
+
+    fn resolve(&self, addr: &Arc<str>, deadline: Instant) -> Result<SocketAddr, CallError> {
+        if let Ok(socket) = addr.parse() {
+            return Ok(socket);
+        }
+        if let Some(socket) = self.resolved.lock().get(addr) {
+            return Ok(*socket);
+        }
+        let found = self.resolver.wait(addr, deadline);
+        let socket = found.map_err(|error| CallError::Connect { to: addr.to_string(), detail: error.to_string() })?;
+        self.resolved.lock().insert(Arc::clone(addr), socket);
+        Ok(socket)
     }
 
     fn once(&self, to: Target<'_>, ask: &Ask<'_>, deadline: Instant) -> Result<Answer, CallError> {
@@ -48,19 +72,16 @@ impl SocketCaller {
 
     fn over_lane(&self, addr: &Arc<str>, ask: &Ask<'_>, deadline: Instant) -> Result<Answer, CallError> {
         let begun = Instant::now();
-        let socket = match addr.parse() {
-            Ok(socket) => socket,
-            Err(_) => self
-                .resolver
-                .wait(addr, deadline)
-                .map_err(|error| CallError::Connect { to: addr.to_string(), detail: error.to_string() })?,
-        };
+        let socket = self.resolve(addr, deadline)?;
         let codec = self.known.codec(addr);
         let mut written = Ok(());
         let called =
             self.lanes.call(socket, deadline, |opaque, bytes| written = ask.encode(codec, opaque, false, bytes));
         // Nothing was written, so nothing was sent: the lane could only wait in vain.
         written?;
+        if matches!(called, Err(LaneError::Connect(_) | LaneError::Lost { .. })) {
+            self.resolved.lock().remove(addr);
+        }
         match called {
             Ok(frame) => {
                 let answer = Answer::Frame(frame);

@@ -156,12 +156,13 @@ impl ClientBuilder {
             }
         }
         let settings = self.settings()?;
-        let (connect, servers) = (settings.timing.connect, settings.name_servers.clone());
+        let servers = settings.name_servers.clone();
         Client::start(settings, |start| {
             let link = Arc::new(socket::Known::default());
             let seed = start.seed;
-            let port = socket::SocketPort::new(start, Arc::clone(&link), servers, seed);
-            let caller = caller::SocketCaller::new(start, link, connect);
+            let lanes = caller::SocketCaller::lanes(start);
+            let port = socket::SocketPort::new(start, Arc::clone(&link), lanes.clone(), servers, seed);
+            let caller = caller::SocketCaller::new(start, link, lanes);
             (Box::new(port), Arc::new(caller))
         })
     }

@@ -88,6 +88,7 @@ impl Core {
 
     pub(super) fn heartbeats_due(&mut self, now: Nanos, out: &mut Out<Timer>) {
         self.heartbeat_alarm.rang(now);
+        self.port.tidy();
         let due: Vec<Arc<str>> =
             self.brokers.iter().filter(|(_, broker)| broker.due <= now).map(|(addr, _)| Arc::clone(addr)).collect();
         for addr in due {

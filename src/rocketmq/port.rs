@@ -423,6 +423,9 @@ pub trait Port: Send {
     /// Brokers that are in no route any more.
     fn retain(&mut self, keep: &dyn Fn(&str) -> bool, out: &mut Out<Timer>);
 
+    /// Called now and then: gives back what is not used.
+    fn tidy(&mut self) {}
+
     /// Closes everything once what has been sent is written.
     fn close(&mut self, out: &mut Out<Timer>);
 }

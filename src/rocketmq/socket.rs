@@ -13,6 +13,7 @@ use super::name_servers::NameServers;
 use super::port::{Answer, Arrival, Ask, CallError, News, Peer, Port, Target, Ticket};
 use crate::error::WireError;
 use crate::net::correlation::Correlation;
+use crate::net::lane::Lanes;
 use crate::net::resolve::Resolver;
 use crate::net::{Change, Conn, FrameBuf, Handle, Out, Why};
 use crate::wire::remoting::codes::answer;
@@ -64,6 +65,8 @@ pub struct SocketPort {
     handle: Handle<CoreCommand>,
     resolver: Resolver,
     known: Arc<Known>,
+    /// The callers' connections: swept here, since callers may stay away.
+    lanes: Lanes,
     silent_calls: u32,
     servers: NameServers,
     links: HashMap<Arc<str>, Link>,
@@ -106,11 +109,12 @@ enum State {
 
 impl SocketPort {
     /// A port without connections.
-    pub fn new(start: &Start<'_>, known: Arc<Known>, servers: Vec<String>, seed: u64) -> Self {
+    pub fn new(start: &Start<'_>, known: Arc<Known>, lanes: Lanes, servers: Vec<String>, seed: u64) -> Self {
         Self {
             handle: start.handle.clone(),
             resolver: Resolver::new(start.lane.clone()),
             known,
+            lanes,
             silent_calls: start.settings.timing.silent_calls.max(1),
             servers: NameServers::new(servers, seed),
             links: HashMap::new(),
@@ -463,6 +467,10 @@ impl Port for SocketPort {
         for addr in gone {
             self.retire(&addr, out);
         }
+    }
+
+    fn tidy(&mut self) {
+        self.lanes.sweep();
     }
 
     fn close(&mut self, out: &mut Out<Timer>) {

@@ -230,7 +230,8 @@ impl Core {
 
     pub(in crate::rocketmq) fn local_retries_due(&mut self, now: Nanos, out: &mut Out<Timer>) {
         self.send_back_alarm.rang(now);
-        while let Some((_, back)) = self.local_retries.pop_front_if(|(at, _)| *at <= now) {
+        while self.local_retries.front().is_some_and(|(at, _)| *at <= now) {
+            let Some((_, back)) = self.local_retries.pop_front() else { break };
             back.work.again(back.failed, now);
             self.look_again(back.epoch, now, out);
         }

@@ -265,7 +265,7 @@ impl Dispatcher {
             ("queryThreadPoolQueueSize", "0".to_owned()),
             ("queryThreadPoolQueueCapacity", "0".to_owned()),
             ("pageCacheLockTimeMills", "0".to_owned()),
-            ("earliestMessageTimeStamp", "0".to_owned()),
+            ("earliestMessageTimeStamp", self.started_ms.to_string()),
             ("commitLogDiskRatio", "0.0".to_owned()),
             ("consumeQueueDiskRatio", "0.0".to_owned()),
             ("commitLogMinOffset", start.to_string()),

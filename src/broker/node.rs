@@ -61,7 +61,7 @@ impl Builder {
         }
     }
 
-    /// Makes a topic at the start, with this many queues, 1 to 65 536. May be repeated. Default: none; topics are made
+    /// Makes a topic at the start if it is not there yet, with this many queues, 1 to 65 536. May be repeated. Default: none; topics are made
     /// by the first send to them.
     pub fn topic(mut self, name: impl Into<String>, queues: u32) -> Self {
         self.topics.push((name.into(), queues));
@@ -210,6 +210,9 @@ impl Builder {
             alarm: mailbox.clone(),
         });
         for (name, queues) in &self.topics {
+            if dispatcher.topic(name).is_ok() {
+                continue;
+            }
             let queues = i32::try_from(*queues).unwrap_or(MOST_QUEUES);
             let topic = Topic::new(name.as_str(), queues, PERM_READ | PERM_WRITE);
             dispatcher.put_topic(topic).map_err(|refusal| ConfigError {
@@ -370,7 +373,7 @@ impl Broker {
     }
 
     /// Stops: no new requests, registrations ended, sockets closed, everything acknowledged on the disk. The second call
-    /// does nothing.
+    /// does nothing. Another broker can have the directory once this one has been dropped.
     ///
     /// # Errors
     /// [`Error::Timeout`] if a thread has not ended within `timeout`.

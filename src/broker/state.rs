@@ -64,6 +64,9 @@ impl Dispatcher {
     pub(super) fn restore(&self) {
         if let Some(disk) = &self.saved.disk {
             let disk = &**disk;
+            if let Err(error) = disk.make_dir(DIR) {
+                log::error!(target: "windlass::broker", "no directory for state files: dir={DIR} error={error}");
+            }
             if let Some(file) = self.load::<TopicTableBody>(disk, TOPICS) {
                 let mut topics = self.topics.lock();
                 topics.restore_version(file.data_version.into());

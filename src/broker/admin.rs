@@ -183,7 +183,7 @@ impl Dispatcher {
         })?;
         let mut subscriptions: Vec<Subscription> = found.subscriptions().values().cloned().collect();
         subscriptions.sort_by(|a, b| a.topic.cmp(&b.topic));
-        Ok(Connections { members: found.members().cloned().collect(), manner: found.manner().clone(), subscriptions })
+        Ok(Connections { members: found.members().cloned().collect(), manner: *found.manner(), subscriptions })
     }
 
     /// Who is in a producer group (204).

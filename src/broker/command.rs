@@ -3,6 +3,7 @@
 //! `server.rs` calls [`handle`] for every request frame. An answer has the form of its request (JSON or binary), its
 //! opaque and the version of the profile. What a request means stands in the conversation's own file.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use super::dispatch::{Dispatcher, Refusal};
@@ -124,7 +125,8 @@ impl<'f> Call<'_, 'f> {
                 Ok(Reply::done())
             }
             request::SEARCH_OFFSET_BY_TIMESTAMP => {
-                Ok(Reply::Offset(dispatcher.offset_by_time(&self.header::<SearchOffsetRequest<'_>>()?)))
+                let request = search_of_its_own(&self.header::<SearchOffsetRequest<'_>>()?);
+                Ok(Reply::job(move |dispatcher| Ok(Reply::Offset(dispatcher.offset_by_time(&request)))))
             }
             request::GET_MAX_OFFSET => Ok(Reply::Offset(dispatcher.max_offset(&self.header::<QueueRequest<'_>>()?))),
             request::GET_MIN_OFFSET => Ok(Reply::Offset(dispatcher.min_offset(&self.header::<QueueRequest<'_>>()?))),
@@ -133,10 +135,12 @@ impl<'f> Call<'_, 'f> {
             }
             request::VIEW_MESSAGE_BY_ID => {
                 let request = self.header::<ViewMessageRequest<'_>>()?;
-                dispatcher.view_message(request.offset).map(|frame| Reply::Frames(vec![frame]))
+                let offset = request.offset;
+                Ok(Reply::job(move |dispatcher| dispatcher.view_message(offset).map(|frame| Reply::Frames(vec![frame]))))
             }
             request::QUERY_MESSAGE => {
-                dispatcher.query_by_key(&self.header::<QueryMessageRequest<'_>>()?).map(Reply::Found)
+                let request = query_of_its_own(&self.header::<QueryMessageRequest<'_>>()?);
+                Ok(Reply::job(move |dispatcher| dispatcher.query_by_key(&request).map(Reply::Found)))
             }
             request::CONSUMER_SEND_MSG_BACK => {
                 let request = self.header::<SendBackRequest<'_>>()?;
@@ -203,6 +207,29 @@ impl<'f> Call<'_, 'f> {
         let locked = self.dispatcher.lock(&body.consumer_group, &body.client_id, queues);
         let locked = LockedBody { locked: locked.iter().map(QueueBody::from).collect() };
         Ok(Reply::Body(json::to_vec(&locked)))
+    }
+}
+
+/// A request that outlives its frame, as one does that runs on the serve lane.
+fn search_of_its_own(request: &SearchOffsetRequest<'_>) -> SearchOffsetRequest<'static> {
+    SearchOffsetRequest {
+        topic: Cow::Owned(request.topic.to_string()),
+        queue_id: request.queue_id,
+        timestamp_ms: request.timestamp_ms,
+        boundary_type: request.boundary_type.as_ref().map(|kind| Cow::Owned(kind.to_string())),
+        broker_name: None,
+    }
+}
+
+fn query_of_its_own(request: &QueryMessageRequest<'_>) -> QueryMessageRequest<'static> {
+    QueryMessageRequest {
+        topic: Cow::Owned(request.topic.to_string()),
+        key: Cow::Owned(request.key.to_string()),
+        max_messages: request.max_messages,
+        begin_ms: request.begin_ms,
+        end_ms: request.end_ms,
+        unique_key: request.unique_key,
+        broker_name: None,
     }
 }
 

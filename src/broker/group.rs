@@ -32,7 +32,6 @@ impl Dispatcher {
             language,
             version,
             seen: self.clock.now(),
-            seen_ms: self.clock.wall_ms(),
         };
         let mut sub_changed = false;
         for consumer in &heartbeat.consumers {

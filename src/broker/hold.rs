@@ -93,6 +93,7 @@ impl<R> Default for Holds<R> {
 
 impl<R> Holds<R> {
     /// How many pulls wait.
+    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.live
     }

@@ -84,8 +84,6 @@ pub struct Member {
     pub version: i32,
     /// Its last heartbeat.
     pub seen: Nanos,
-    /// The same, as Unix milliseconds, for tools.
-    pub seen_ms: i64,
 }
 
 /// A group with at least one member.
@@ -95,6 +93,10 @@ pub struct Group {
     subscriptions: HashMap<Arc<str>, Subscription>,
     manner: Manner,
     fingerprint: i32,
+    /// Whose heartbeat the subscriptions are from.
+    subscribed_by: Option<SessionId>,
+    /// How often members have taken them from each other.
+    quarrels: u32,
 }
 
 impl Group {
@@ -210,13 +212,16 @@ impl Members {
             Some(group) => group,
             None => self.groups.entry(beat.group.as_str().into()).or_default(),
         };
+        let session = member.session.id;
         let mut changed = Changed {
-            members_or_topics: group.members.insert(member.session.id, member).is_none(),
+            members_or_topics: group.members.insert(session, member).is_none(),
             fingerprint: beat.fingerprint == 0 || beat.fingerprint != group.fingerprint,
         };
         group.fingerprint = beat.fingerprint;
         group.manner = beat.manner;
         if let Some(subscriptions) = beat.subscriptions {
+            group.warn_of_quarrel(&beat.group, session, &subscriptions);
+            group.subscribed_by = Some(session);
             changed.members_or_topics |= group.subscribe(subscriptions);
         }
         changed
@@ -279,6 +284,24 @@ impl Members {
 }
 
 impl Group {
+    /// Members whose subscriptions differ take them from each other: a user's mistake that nothing else shows. The first
+    /// time is logged, then each time their number has doubled.
+    fn warn_of_quarrel(&mut self, group: &str, session: SessionId, wanted: &[Subscription]) {
+        let another = self.subscribed_by.is_some_and(|by| by != session && self.members.contains_key(&by));
+        let known = |topic: &Arc<str>| self.subscriptions.get(topic).map(|subscription| &subscription.text);
+        let differs = another.then(|| wanted.iter().find(|wanted| known(&wanted.topic) != Some(&wanted.text))).flatten();
+        let Some(differs) = differs else { return };
+        self.quarrels += 1;
+        if self.quarrels.is_power_of_two() {
+            let (topic, theirs, times) = (&differs.topic, &differs.text, self.quarrels);
+            let ours = self.subscriptions.get(topic).map_or("none", |subscription| &subscription.text);
+            log::warn!(
+                target: "windlass::broker",
+                "members of one group subscribe differently: group={group} topic={topic} one={ours} other={theirs} times={times}"
+            );
+        }
+    }
+
     /// Takes a whole set of subscriptions. True if a topic came or went; a newer version alone is no such change.
     fn subscribe(&mut self, subscriptions: Vec<Subscription>) -> bool {
         let mut changed = false;
@@ -324,7 +347,6 @@ pub(super) mod tests {
             language: Language::JAVA,
             version: 479,
             seen: Nanos(seconds * 1_000_000_000),
-            seen_ms: 0,
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::borrow::Cow;
 
-use super::dispatch::Refusal;
+use super::dispatch::{Dispatcher, Refusal};
 use super::pull::{HeldPull, PullReply};
 use super::send::{REGION, SendReply};
 use super::session::Ticket;
@@ -52,6 +52,8 @@ pub enum Reply {
     Fields(Vec<(&'static str, String)>),
     /// The messages have to be read from the disk first.
     Cold(Box<HeldPull>),
+    /// It may have to wait for the disk, or look at much: to be run where that stops nobody else.
+    Job(Box<dyn FnOnce(&Dispatcher) -> Reply + Send>),
     /// No answer now: it comes later, or never.
     Later,
 }
@@ -79,6 +81,19 @@ impl Reply {
     pub fn of_refusal(refusal: Refusal, of_send: bool) -> Self {
         let region = of_send && !matches!(refusal.code, answer::NO_PERMISSION | answer::MESSAGE_ILLEGAL);
         Self::Plain { code: refusal.code, remark: Some(refusal.remark.into()), region }
+    }
+
+    /// Something to be run on the serve lane.
+    pub fn job(run: impl FnOnce(&Dispatcher) -> Result<Reply, Refusal> + Send + 'static) -> Self {
+        Self::Job(Box::new(move |dispatcher| run(dispatcher).unwrap_or_else(|refused| Self::of_refusal(refused, false))))
+    }
+
+    /// Runs a job here and now; anything else is given back as it is.
+    pub fn finished(self, dispatcher: &Dispatcher) -> Self {
+        match self {
+            Self::Job(run) => run(dispatcher),
+            other => other,
+        }
     }
 
     /// Success with typed fields.
@@ -136,7 +151,7 @@ impl Reply {
                 let fields: Vec<(&str, &str)> = fields.iter().map(|(name, value)| (*name, &**value)).collect();
                 write(out, codec, &head, &fields[..], &[])
             }
-            Self::Cold(_) | Self::Later => Ok(()),
+            Self::Cold(_) | Self::Job(_) | Self::Later => Ok(()),
         }
     }
 }

@@ -17,7 +17,6 @@ use super::command::{self, Face};
 use super::dispatch::{Alarm, Dispatcher};
 use super::names::command::{write_register, write_unregister};
 use super::names::join::{Join, Step};
-use super::pull::HeldPull;
 use super::reply::Reply;
 use super::session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket};
 use crate::net::{Change, Conn, FrameBuf, Handle, Out, Role};
@@ -53,13 +52,24 @@ pub enum Timer {
 #[derive(Default)]
 pub struct Mailbox {
     /// A leaf lock.
-    waiting: Mutex<VecDeque<(SessionId, Delivery)>>,
+    waiting: Mutex<VecDeque<(SessionId, Mail)>>,
     looked_for: AtomicBool,
     owner: OnceLock<ThreadId>,
     handle: OnceLock<Handle<Post>>,
 }
 
+/// One thing for a session.
+enum Mail {
+    Delivery(Delivery),
+    Reply(Ticket, Reply),
+}
+
 impl Mailbox {
+    fn reply(&self, session: SessionId, ticket: Ticket, reply: Reply) {
+        locked(&self.waiting).push_back((session, Mail::Reply(ticket, reply)));
+        self.look();
+    }
+
     /// The loop that empties it.
     pub fn attach(&self, handle: Handle<Post>) {
         // There is one loop per mailbox.
@@ -87,14 +97,15 @@ impl Outlet for Mailbox {
         {
             let mut waiting = locked(&self.waiting);
             if let Delivery::MembersChanged { group } = &delivery {
-                let known = |(other, waits): &(SessionId, Delivery)| {
-                    *other == session && matches!(waits, Delivery::MembersChanged { group: same } if same == group)
+                let known = |(other, mail): &(SessionId, Mail)| {
+                    let same = |same: &Arc<str>| same == group && *other == session;
+                    matches!(mail, Mail::Delivery(Delivery::MembersChanged { group }) if same(group))
                 };
                 if waiting.iter().any(known) {
                     return;
                 }
             }
-            waiting.push_back((session, delivery));
+            waiting.push_back((session, Mail::Delivery(delivery)));
         }
         self.look();
     }
@@ -151,11 +162,6 @@ impl Server {
         }
     }
 
-    /// Connections of clients.
-    pub fn sessions(&self) -> usize {
-        self.peers.len()
-    }
-
     fn accepted(&mut self, conn: Conn, listener: usize, peer: SocketAddr, local: SocketAddr) {
         let id = self.dispatcher.session_id();
         let session = Arc::new(Session { id, peer, local, outlet: self.mailbox.clone() });
@@ -205,9 +211,13 @@ impl Server {
                 });
         let (silent, session) = (command.is_oneway(), peer.session.id);
         match reply {
-            Reply::Cold(pull) => self.read_cold(conn, session, ticket, pull, out),
+            _ if silent => {}
             Reply::Later => {}
-            reply if silent => drop(reply),
+            Reply::Cold(pull) => {
+                let job = move |dispatcher: &Dispatcher| Reply::Pull(dispatcher.pull_cold(&pull));
+                self.on_the_lane(conn, session, ticket, job, out);
+            }
+            Reply::Job(job) => self.on_the_lane(conn, session, ticket, job, out),
             reply => self.write(conn, ticket, &reply, out),
         }
     }
@@ -226,16 +236,20 @@ impl Server {
         );
     }
 
-    /// Messages that are not in memory are read where waiting for the disk stops nobody else.
-    fn read_cold(&self, conn: Conn, session: SessionId, ticket: Ticket, pull: Box<HeldPull>, out: &mut Out<Timer>) {
+    /// Runs what may have to wait for the disk where that stops nobody else.
+    fn on_the_lane(
+        &self,
+        conn: Conn,
+        session: SessionId,
+        ticket: Ticket,
+        job: impl FnOnce(&Dispatcher) -> Reply + Send + 'static,
+        out: &mut Out<Timer>,
+    ) {
         let (dispatcher, mailbox) = (self.dispatcher.clone(), self.mailbox.clone());
-        let job = move || {
-            let reply = dispatcher.pull_cold(&pull);
-            mailbox.deliver(session, Delivery::Pulled { ticket, reply });
-        };
-        if let Err(refused) = self.lane.own(job) {
-            log::warn!(target: "windlass::broker", "cold read refused: {refused:?}");
-            let reply = Reply::refused(answer::SYSTEM_BUSY, "[OVERLOAD]system busy, too many cold reads");
+        let run = move || mailbox.reply(session, ticket, job(&dispatcher));
+        if let Err(refused) = self.lane.own(run) {
+            log::warn!(target: "windlass::broker", "no room on the serve lane: code={} {refused:?}", ticket.code);
+            let reply = Reply::refused(answer::SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from the disk");
             self.write(conn, ticket, &reply, out);
         }
     }
@@ -277,9 +291,11 @@ impl Server {
     fn empty_mailbox(&mut self, out: &mut Out<Timer>) {
         self.mailbox.looked_for.store(false, Ordering::Release);
         let waiting = std::mem::take(&mut *locked(&self.mailbox.waiting));
-        for (session, delivery) in waiting {
-            if let Some(conn) = self.conns.get(&session).copied() {
-                self.deliver(conn, delivery, out);
+        for (session, mail) in waiting {
+            let Some(conn) = self.conns.get(&session).copied() else { continue };
+            match mail {
+                Mail::Delivery(delivery) => self.deliver(conn, delivery, out),
+                Mail::Reply(ticket, reply) => self.write(conn, ticket, &reply, out),
             }
         }
     }

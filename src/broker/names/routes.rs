@@ -5,7 +5,7 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 namesrv/src/main/java/org/apache/rocketmq/namesrv/routeinfo/RouteInfoManager.java
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::broker::session::SessionId;
@@ -201,11 +201,6 @@ impl Routes {
         self.brokers.get(name)
     }
 
-    /// Names of clusters that have a broker.
-    pub fn clusters(&self) -> BTreeSet<&str> {
-        self.brokers.values().map(|addresses| addresses.cluster.as_str()).collect()
-    }
-
     /// Takes (code 205) or gives back (327) the write permission of a broker's queues; how many there were.
     pub fn write_perm(&mut self, broker: &str, write: bool) -> i32 {
         let mut count = 0;
@@ -246,7 +241,6 @@ mod tests {
         routes.register(registration("a", "h:1", &["t", "u"], 1), SessionId(1), at(0));
         routes.register(registration("b", "h:2", &["t"], 1), SessionId(2), at(0));
         assert_eq!(routes.topic("t").map(|(broker, _)| broker).collect::<Vec<_>>(), ["a", "b"]);
-        assert_eq!(routes.clusters().into_iter().collect::<Vec<_>>(), ["c"]);
         routes.closed(SessionId(1));
         assert_eq!(routes.topic("t").map(|(broker, _)| broker).collect::<Vec<_>>(), ["b"]);
         assert_eq!((routes.topic("u").count(), routes.brokers().count()), (0, 1));

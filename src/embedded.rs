@@ -354,7 +354,7 @@ impl Link {
         };
         let slip = self.desk.put(command.code, waits());
         command.opaque = slip.opaque;
-        match handle(&self.dispatcher, &self.session, face, &command, outbox) {
+        match handle(&self.dispatcher, &self.session, face, &command, outbox).finished(&self.dispatcher) {
             Reply::Later | Reply::Cold(_) => None,
             reply => self.now(slip, framed(&reply, slip, self.dispatcher.settings().compat.version())),
         }

@@ -64,6 +64,11 @@ pub mod internals {
     pub mod rocketmq {
         pub use crate::rocketmq::*;
     }
+    /// See `src/broker`: the role of its loop and the dispatcher.
+    #[cfg(feature = "broker")]
+    pub mod broker {
+        pub use crate::broker::inside::*;
+    }
     /// See `src/broker/store`.
     #[cfg(feature = "broker")]
     pub mod store {

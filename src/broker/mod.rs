@@ -46,6 +46,16 @@ pub(crate) use self::{
     session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket},
 };
 
+/// What the simulation drives: the role and the dispatcher behind it, without sockets and threads.
+pub(crate) mod inside {
+    pub use super::dispatch::{Alarm, Dispatcher, Parts, Refusal, Watcher};
+    pub use super::send::{SendReply, Sender, Sent};
+    pub use super::server::{Mailbox, Post, Server, Timer};
+    pub use super::session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket};
+    pub use super::settings::Settings;
+    pub use super::state::Saved;
+}
+
 pub use fault::Op;
 pub use node::{Broker, Builder};
 pub use settings::Compat;

@@ -223,7 +223,7 @@ impl Builder {
         }
         let lane = Lane::start().map_err(|error| io("starting threads", error))?;
         let net = NetSettings { listeners, ..NetSettings::default() };
-        let server = Server::new(dispatcher.clone(), mailbox.clone(), lane.clone(), joins);
+        let server = Server::new(dispatcher.clone(), mailbox.clone(), Some(lane.clone()), joins);
         let mut handle = None;
         let reactor = Reactor::new(net, self.clock.clone(), |given| {
             mailbox.attach(given.clone());

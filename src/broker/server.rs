@@ -134,7 +134,8 @@ struct Joined {
 pub struct Server {
     dispatcher: Arc<Dispatcher>,
     mailbox: Arc<Mailbox>,
-    lane: Lane,
+    /// None in a simulation, which has no other threads: jobs then run in place.
+    lane: Option<Lane>,
     peers: HashMap<Conn, Peer>,
     conns: HashMap<SessionId, Conn>,
     joins: Vec<Joined>,
@@ -145,7 +146,7 @@ pub struct Server {
 
 impl Server {
     /// A server that registers with the name servers at `joins`.
-    pub fn new(dispatcher: Arc<Dispatcher>, mailbox: Arc<Mailbox>, lane: Lane, joins: Vec<SocketAddr>) -> Self {
+    pub fn new(dispatcher: Arc<Dispatcher>, mailbox: Arc<Mailbox>, lane: Option<Lane>, joins: Vec<SocketAddr>) -> Self {
         let now = dispatcher.clock().now();
         let joins =
             joins.into_iter().map(|addr| Joined { addr, session: None, state: Join::new(now), conn: None }).collect();
@@ -245,9 +246,10 @@ impl Server {
         job: impl FnOnce(&Dispatcher) -> Reply + Send + 'static,
         out: &mut Out<Timer>,
     ) {
+        let Some(lane) = &self.lane else { return self.write(conn, ticket, &job(&self.dispatcher), out) };
         let (dispatcher, mailbox) = (self.dispatcher.clone(), self.mailbox.clone());
         let run = move || mailbox.reply(session, ticket, job(&dispatcher));
-        if let Err(refused) = self.lane.own(run) {
+        if let Err(refused) = lane.own(run) {
             log::warn!(target: "windlass::broker", "no room on the serve lane: code={} {refused:?}", ticket.code);
             let reply = Reply::refused(answer::SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from the disk");
             self.write(conn, ticket, &reply, out);
@@ -306,8 +308,11 @@ impl Server {
         self.hand_on(out);
         if self.dispatcher.is_unsynced() {
             let dispatcher = self.dispatcher.clone();
-            // A lane that is full takes it at a later turn: the flag stays.
-            let _full_or_closed = self.lane.own(move || dispatcher.sync_state());
+            match &self.lane {
+                // One that is full takes it at a later turn: the flag stays.
+                Some(lane) => drop(lane.own(move || dispatcher.sync_state())),
+                None => dispatcher.sync_state(),
+            }
         }
     }
 

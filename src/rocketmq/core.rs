@@ -15,6 +15,7 @@ use super::client::Context;
 use super::consumer::claim::Claim;
 use super::consumer::group::{ConsumerId, ConsumerReport, ConsumerSpec, Group, Order};
 use super::consumer::pull::Arrived;
+use super::consumer::pulled::Indexes;
 use super::consumer::sendback::SendBack;
 use super::events::Event;
 use super::heartbeat::Broker;
@@ -273,6 +274,7 @@ pub struct Core {
     pub(super) claims: HashMap<Epoch, Claim>,
     /// Answers to pulls that are indexed and put once the turn's requests are written.
     pub(super) arrived: Vec<Arrived>,
+    pub(super) indexes: Indexes,
     pub(super) rounds: Rounds,
     pub(super) commit_alarm: Alarm,
     pub(super) send_backs: VecDeque<SendBack>,
@@ -313,6 +315,7 @@ impl Core {
             rebalance_alarm: Alarm::default(),
             claims: HashMap::new(),
             arrived: Vec::new(),
+            indexes: Indexes::new(),
             rounds: Rounds::new(now),
             commit_alarm: Alarm::default(),
             send_backs: VecDeque::new(),

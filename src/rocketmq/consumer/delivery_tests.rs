@@ -59,7 +59,7 @@ fn pulled(topic: &str, own_retry: bool, stored: &[Stored]) -> Arc<Pulled> {
     assert!(damage.is_empty());
     let queue = Queue::new(topic, "broker-a", 0);
     let (min, max) = (QueueOffset(0), QueueOffset(100));
-    Arc::new(Pulled { queue, own_retry, frame: Frame::from(bytes), records, min, max })
+    Arc::new(Pulled { queue, own_retry, frame: Frame::from(bytes), records: records.into(), min, max })
 }
 
 /// Runs a handler over what was pulled, in batches of 32, and returns its claim and what was reported.

@@ -61,27 +61,32 @@ impl Core {
             return;
         };
         let own_retry = claim.queue.topic.strip_prefix(crate::model::names::RETRY_PREFIX) == Some(&*claim.group_name);
-        let (records, bad) = indexed(&arrived, claim.queue.id, &subscribed.tags);
-        let until = bad.as_ref().map_or(arrived.next, |bad| bad.offset);
-        let healed = bad.is_none() && active.damaged != Damaged::No;
-        active.taken = until;
-        active.looks = 0;
         let work = Arc::clone(&active.work);
         let (min, max) = (QueueOffset(arrived.header.min_offset), QueueOffset(arrived.header.max_offset));
-        let last = records.len().saturating_sub(1);
-        let (mut moved, mut gather) = (false, None);
-        for (at, (frame, records)) in records.into_iter().enumerate() {
-            let end = records.last().map_or(until, |record| QueueOffset(record.queue_offset).next());
+        let (mut at, mut bad, mut moved, mut gather) = (arrived.asked, None, false, None);
+        let frames = arrived.frames.all();
+        // An answer without messages is put as well: it may bring progress.
+        for place in 0..frames.len().max(1) {
+            let frame = frames.get(place).cloned().unwrap_or_else(|| Frame::from(Vec::new()));
+            let mut records = self.indexes.take();
+            bad = index_frame(&frame, &mut at, arrived.next, claim.queue.id, &subscribed.tags, records.list());
+            let last = place + 1 >= frames.len();
+            let end = bad.as_ref().map_or(if last { arrived.next } else { at }, |bad| bad.offset);
             let batch = Pulled { queue: claim.queue.clone(), own_retry, frame, records, min, max };
-            let put = work.put(&Arc::new(batch), if at == last { until } else { end }, now);
+            let put = work.put(&Arc::new(batch), end, now);
             moved |= put.moved;
             gather = put.gather_until.or(gather);
+            if bad.is_some() {
+                break;
+            }
         }
+        if bad.is_none() {
+            active.damaged = Damaged::No;
+        }
+        active.taken = bad.as_ref().map_or(arrived.next, |bad| bad.offset);
+        active.looks = 0;
         if let Some(at) = gather {
             claim.wake_at(at, out);
-        }
-        if healed && let Some(active) = claim.active() {
-            active.damaged = Damaged::No;
         }
         if moved {
             self.progress_moved(now, out);
@@ -155,36 +160,32 @@ impl Core {
     }
 }
 
-/// The good records of an answer up to the first damaged one, frame by frame, and that one. At least one frame is given,
-/// if need be without records, so that there is something to put.
-fn indexed(arrived: &Arrived, queue_id: i32, tags: &TagExpression) -> (Vec<(Frame, Vec<Record>)>, Option<Bad>) {
-    let mut good = Vec::with_capacity(arrived.frames.len().max(1));
-    // Where the next record must be, as far as is known.
-    let mut at = arrived.asked;
-    for frame in &arrived.frames {
-        let (mut records, mut damage) = (Vec::new(), Vec::new());
-        index(frame.bytes(), Check::Crc, &mut records, &mut damage);
-        let first = damage.into_iter().next();
-        if let Some(damage) = &first {
-            records.retain(|record| (record.at as usize) < damage.at);
-        }
-        records.retain(|record| record.queue_offset >= at.0);
-        at = records.last().map_or(at, |record| QueueOffset(record.queue_offset).next());
-        if !tags.is_all() {
-            // The broker has compared hashes, and two tags may share one (B-080).
-            records.retain(|record| tags.admits(record.properties(frame.bytes()).find(names::TAGS)));
-        }
-        good.push((frame.clone(), records));
-        if let Some(damage) = first {
-            let head = frame.bytes().get(damage.at..).unwrap_or_default();
-            let head = head.get(..HEAD_BYTES.min(damage.len)).unwrap_or(head).to_vec();
-            return (good, Some(Bad { offset: place_of(&damage, at, arrived.next, queue_id), damage, head }));
-        }
+/// Appends the good records of a frame up to the first damaged one, which is the answer. `at` is where the next record
+/// must be, before and after.
+fn index_frame(
+    frame: &Frame,
+    at: &mut QueueOffset,
+    next: QueueOffset,
+    queue_id: i32,
+    tags: &TagExpression,
+    records: &mut Vec<Record>,
+) -> Option<Bad> {
+    let mut damage = Vec::new();
+    index(frame.bytes(), Check::Crc, records, &mut damage);
+    let first = damage.into_iter().next();
+    if let Some(damage) = &first {
+        records.retain(|record| (record.at as usize) < damage.at);
     }
-    if good.is_empty() {
-        good.push((Frame::from(Vec::new()), Vec::new()));
+    records.retain(|record| record.queue_offset >= at.0);
+    *at = records.last().map_or(*at, |record| QueueOffset(record.queue_offset).next());
+    if !tags.is_all() {
+        // The broker has compared hashes, and two tags may share one (B-080).
+        records.retain(|record| tags.admits(record.properties(frame.bytes()).find(names::TAGS)));
     }
-    (good, None)
+    let damage = first?;
+    let head = frame.bytes().get(damage.at..).unwrap_or_default();
+    let head = head.get(..HEAD_BYTES.min(damage.len)).unwrap_or(head).to_vec();
+    Some(Bad { offset: place_of(&damage, *at, next, queue_id), damage, head })
 }
 
 /// The offset of a damaged record: what it says if that can be, else the first that it can be.
@@ -199,7 +200,6 @@ fn place_of(damage: &Damage, at: QueueOffset, next: QueueOffset, queue_id: i32) 
 mod tests {
     use super::*;
     use crate::error::WireError;
-    use crate::wire::remoting::pull::PullAnswer;
     use crate::wire::remoting::record::Place;
 
     fn damage(queue_id: i32, queue_offset: i64) -> Damage {
@@ -215,18 +215,5 @@ mod tests {
         assert_eq!(at(&damage(3, 20)), 10, "behind what was answered");
         assert_eq!(at(&damage(4, 12)), 10, "of another queue");
         assert_eq!(at(&Damage { place: None, ..damage(3, 12) }), 10);
-    }
-
-    #[test]
-    fn an_answer_without_messages_still_has_something_to_put() {
-        let arrived = Arrived {
-            epoch: Epoch(1),
-            asked: QueueOffset(5),
-            next: QueueOffset(9),
-            header: PullAnswer::at(9, 0, 9),
-            frames: Vec::new(),
-        };
-        let (good, bad) = indexed(&arrived, 0, &TagExpression::default());
-        assert_eq!((good.len(), good[0].1.len(), bad.is_none()), (1, 0, true));
     }
 }

@@ -112,7 +112,25 @@ pub(in crate::rocketmq) struct Arrived {
     /// Where the next pull starts.
     pub next: QueueOffset,
     pub header: PullAnswer,
-    pub frames: Vec<Frame>,
+    pub frames: Frames,
+}
+
+/// The messages of an answer: one frame over sockets, several in process.
+#[derive(Debug)]
+pub(in crate::rocketmq) enum Frames {
+    None,
+    One(Frame),
+    Many(Vec<Frame>),
+}
+
+impl Frames {
+    pub(super) fn all(&self) -> &[Frame] {
+        match self {
+            Self::None => &[],
+            Self::One(frame) => std::slice::from_ref(frame),
+            Self::Many(frames) => frames,
+        }
+    }
 }
 
 impl Core {
@@ -265,7 +283,7 @@ impl Core {
                 active.next = next;
                 // What has come counts before it is put: the limits end where Java's end (B-072).
                 let limits = active.work.queue().settings().limits;
-                let come: usize = frames.iter().map(Frame::len).sum();
+                let come: usize = frames.all().iter().map(Frame::len).sum();
                 let room = active.work.queue().held_messages() + u64::from(batch) <= limits.messages
                     && (active.work.queue().held_bytes() + come as u64) >> 20 < limits.mebibytes;
                 let waiting = room && active.damaged == Damaged::No && next.0 < header.max_offset;
@@ -479,9 +497,9 @@ impl Core {
 }
 
 /// What an answer to a pull says, and where its messages are.
-fn opened(answer: Answer) -> Result<(i32, PullAnswer, Vec<Frame>), CallError> {
+fn opened(answer: Answer) -> Result<(i32, PullAnswer, Frames), CallError> {
     let frame = match answer {
-        Answer::Pulled { code, header, frames } => return Ok((code, header, frames)),
+        Answer::Pulled { code, header, frames } => return Ok((code, header, Frames::Many(frames))),
         Answer::Frame(frame) => frame,
         Answer::Sent(_) => {
             return Err(crate::error::WireError::BadValue { what: "answer", found: i64::from(answer::SUCCESS) }.into());
@@ -498,9 +516,9 @@ fn opened(answer: Answer) -> Result<(i32, PullAnswer, Vec<Frame>), CallError> {
     let header = PullAnswer::read(&command.fields)?;
     let (end, body) = (frame.len(), command.body.len());
     let frames = if code == answer::SUCCESS && body > 0 {
-        vec![Frame::new(Arc::new(frame), end - body..end)]
+        Frames::One(Frame::new(Arc::new(frame), end - body..end))
     } else {
-        Vec::new()
+        Frames::None
     };
     Ok((code, header, frames))
 }
@@ -521,9 +539,9 @@ mod tests {
     fn an_answers_messages_are_the_end_of_its_frame() {
         let (code, header, frames) = opened(answered(answer::SUCCESS, b"messages")).unwrap();
         assert_eq!((code, header.next_begin_offset, header.max_offset), (0, 5, 9));
-        assert_eq!(frames.first().map(Frame::bytes), Some(b"messages".as_slice()));
+        assert_eq!(frames.all().first().map(Frame::bytes), Some(b"messages".as_slice()));
         let (code, _, frames) = opened(answered(answer::PULL_NOT_FOUND, b"")).unwrap();
-        assert_eq!((code, frames.len()), (19, 0));
+        assert_eq!((code, frames.all().len()), (19, 0));
         assert_eq!(opened(answered(answer::SYSTEM_BUSY, b"")).unwrap_err().code(), Some(2));
     }
 }

@@ -70,7 +70,7 @@ impl<'a> View<'a> {
             queue: self.pulled.queue.clone(),
             own_retry: self.pulled.own_retry,
             frame: Frame::from(bytes),
-            records: vec![record],
+            records: vec![record].into(),
             min: self.pulled.min,
             max: self.pulled.max,
         };

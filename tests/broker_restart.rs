@@ -1,5 +1,7 @@
 //! What a broker with a directory keeps: over an orderly stop, over a process that is killed, and what it refuses.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod peer;
 
 use std::fs;

@@ -93,7 +93,6 @@ impl<R> Default for Holds<R> {
 
 impl<R> Holds<R> {
     /// How many pulls wait.
-    #[cfg(test)]
     pub fn len(&self) -> usize {
         self.live
     }

@@ -13,10 +13,13 @@ use super::settings::Compat;
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::offset::{QueryOffsetRequest, UpdateOffsetRequest};
 
+/// Offsets by queue, by group.
+type ByGroup = HashMap<Arc<str>, HashMap<i32, i64>>;
+
 /// Committed offsets by topic, group and queue.
 #[derive(Debug, Default)]
 pub struct Offsets {
-    topics: HashMap<Arc<str>, HashMap<Arc<str>, HashMap<i32, i64>>>,
+    topics: HashMap<Arc<str>, ByGroup>,
     changes: u64,
 }
 

@@ -25,6 +25,9 @@ use crate::work::clock::Nanos;
 
 /// Longest time a pull may be held, whatever the client asks for: beyond it a client would have given up anyway.
 pub const HOLD_MAX: Duration = Duration::from_secs(120);
+/// Most pulls that wait at a time; what comes beyond is told at once that there is nothing, so that no peer can fill the
+/// memory with requests.
+pub const HELD_MAX: usize = 100_000;
 /// Most entries one pull looks at; a filtered pull that finds nothing in them goes on at the next.
 const ENTRIES_MAX: usize = 64 << 10;
 
@@ -128,7 +131,7 @@ impl Dispatcher {
         };
         let wait = Duration::from_millis(u64::try_from(request.suspend_ms).unwrap_or(0)).min(HOLD_MAX);
         let may_wait = request.sys_flag & pull_flag::SUSPEND != 0 && !wait.is_zero();
-        if reply.code != answer::PULL_NOT_FOUND || !may_wait {
+        if reply.code != answer::PULL_NOT_FOUND || !may_wait || self.holds.lock().len() >= HELD_MAX {
             return Ok(Pulled::Now(reply));
         }
         self.hold(pull, wait, out);

@@ -9,7 +9,7 @@ use super::pull::{HeldPull, PullReply};
 use super::send::{REGION, SendReply};
 use super::session::Ticket;
 use crate::error::WireError;
-use crate::wire::frame::Frame;
+use crate::wire::frame::{Frame, REMOTING_MAX};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::command::{FieldWriter, Head, Language, write, write_head};
 use crate::wire::remoting::group::HeartbeatAnswer;
@@ -18,6 +18,9 @@ use crate::wire::remoting::offset::{OffsetAnswer, TimeAnswer};
 use crate::wire::remoting::pull::PullAnswer;
 use crate::wire::remoting::query::QueryMessageAnswer;
 use crate::wire::remoting::send::SendAnswer;
+
+/// More than any header takes that stands before messages.
+const HEADER_ROOM: usize = 4096;
 
 /// What comes of a request.
 pub enum Reply {
@@ -113,6 +116,11 @@ impl Reply {
             Self::Frames(frames) | Self::Found(frames) => frames,
             _ => &[],
         }
+    }
+
+    /// Whether its frames have room in one of the protocol, with any header.
+    pub fn fits(&self) -> bool {
+        self.frames().iter().map(Frame::len).sum::<usize>() < REMOTING_MAX as usize - HEADER_ROOM
     }
 
     /// Appends the answer's frame, but for the frames that follow it.

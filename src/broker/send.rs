@@ -161,10 +161,10 @@ impl Dispatcher {
 
     fn topic_for_send(&self, request: &SendRequest<'_>) -> Result<Arc<Topic>, Refusal> {
         let (name, compat) = (&*request.topic, self.settings.compat);
-        if let Some(topic) = self.topics.lock().find(name) {
-            if !is_closed_to_sends(name, compat) {
-                return Ok(topic.clone());
-            }
+        if let Some(topic) = self.topics.lock().find(name)
+            && !is_closed_to_sends(name, compat)
+        {
+            return Ok(topic.clone());
         }
         names::check_topic(name).map_err(|error| Refusal::new(compat.invalid_parameter(), error.to_string()))?;
         if is_closed_to_sends(name, compat) {
@@ -195,11 +195,11 @@ impl Dispatcher {
             return Err(Refusal::new(self.settings.compat.invalid_parameter(), remark));
         }
         let group = names::group_of_retry_topic(&topic.name).map(str::to_owned);
-        if let Some(group) = group {
-            if self.is_dead(&group, request, from)? {
-                let topic = self.group_topic(&names::dlq_topic(&group), 1);
-                return Ok(Place { topic, queue: 0, dead_letter: true });
-            }
+        if let Some(group) = group
+            && self.is_dead(&group, request, from)?
+        {
+            let topic = self.group_topic(&names::dlq_topic(&group), 1);
+            return Ok(Place { topic, queue: 0, dead_letter: true });
         }
         let queue = if request.queue_id < 0 { self.any_queue(topic.write_queues) } else { request.queue_id };
         Ok(Place { topic, queue, dead_letter: false })

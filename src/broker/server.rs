@@ -225,16 +225,22 @@ impl Server {
 
     fn write(&self, conn: Conn, ticket: Ticket, reply: &Reply, out: &mut Out<Timer>) {
         let version = self.dispatcher.settings().compat.version();
-        let frames = reply.frames();
-        out.send_frames(
-            conn,
-            |bytes| {
-                if let Err(error) = reply.write(ticket, version, bytes) {
-                    log::error!(target: "windlass::broker", "answer cannot be written: code={} error={error}", ticket.code);
-                }
-            },
-            frames,
-        );
+        let head = |bytes: &mut Vec<u8>| {
+            let Err(error) = reply.write(ticket, version, bytes) else { return };
+            log::error!(target: "windlass::broker", "answer cannot be written: code={} error={error}", ticket.code);
+            // A refusal is short: it always can be.
+            let refused = Reply::refused(answer::SYSTEM_ERROR, "the answer is longer than a frame may be");
+            let _short = refused.write(ticket, version, bytes);
+        };
+        match reply.frames() {
+            [] => out.send(conn, head),
+            frames if reply.fits() => out.send_frames(conn, head, frames),
+            // What follows a refusal would be taken for the next frame.
+            _ => out.send(conn, |bytes| {
+                let refused = Reply::refused(answer::SYSTEM_ERROR, "the messages are longer than a frame may be");
+                let _short = refused.write(ticket, version, bytes);
+            }),
+        }
     }
 
     /// Runs what may have to wait for the disk where that stops nobody else.

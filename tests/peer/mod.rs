@@ -2,7 +2,7 @@
 //! itself, so that a mistake in the library's codec cannot hide here.
 
 // Each test file compiles this for itself and uses only a part of it.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};

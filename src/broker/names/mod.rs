@@ -190,10 +190,10 @@ impl Dispatcher {
 
     /// Deletes a value (102).
     pub fn delete_value(&self, namespace: &str, key: &str) {
-        if let Some(names) = &self.names {
-            if let Some(values) = names.values.lock().get_mut(namespace) {
-                values.remove(key);
-            }
+        if let Some(names) = &self.names
+            && let Some(values) = names.values.lock().get_mut(namespace)
+        {
+            values.remove(key);
         }
     }
 

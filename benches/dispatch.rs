@@ -79,7 +79,14 @@ fn pulled(answer: &(Frame, Vec<Record>), queue: &Queue, step: i64) -> Arc<Pulled
     let mut records = answer.1.clone();
     records.iter_mut().for_each(|record| record.queue_offset += step * BATCH);
     let (min, max) = (QueueOffset(0), QueueOffset(i64::MAX));
-    Arc::new(Pulled { queue: queue.clone(), own_retry: false, frame: answer.0.clone(), records: records.into(), min, max })
+    Arc::new(Pulled {
+        queue: queue.clone(),
+        own_retry: false,
+        frame: answer.0.clone(),
+        records: records.into(),
+        min,
+        max,
+    })
 }
 
 fn claim(pool: &Arc<Pool>, batch: u32, handled: &Arc<AtomicU64>) -> Arc<Claim<Pulled>> {

@@ -54,8 +54,18 @@ fn copy_all(from: &Path, to: &Path) {
 
 fn send(caller: &mut Caller, body: &[u8]) -> i32 {
     let fields = [
-        ("a", "PG"), ("b", "t"), ("c", "TBW102"), ("d", "1"), ("e", "0"), ("f", "0"), ("g", "1"), ("h", "0"),
-        ("i", "TAGS\u{1}a\u{2}"), ("j", "0"), ("k", "false"), ("m", "false"),
+        ("a", "PG"),
+        ("b", "t"),
+        ("c", "TBW102"),
+        ("d", "1"),
+        ("e", "0"),
+        ("f", "0"),
+        ("g", "1"),
+        ("h", "0"),
+        ("i", "TAGS\u{1}a\u{2}"),
+        ("j", "0"),
+        ("k", "false"),
+        ("m", "false"),
     ];
     caller.ask(310, &fields, body).code
 }
@@ -118,8 +128,15 @@ fn with_synchronous_flushing_an_answer_means_the_disk_has_it() {
     assert_eq!(broker.topic_len("t"), 100);
     let mut caller = Caller::connect(broker.broker_addr());
     let pull = [
-        ("consumerGroup", "G"), ("topic", "t"), ("queueId", "0"), ("queueOffset", "100"), ("maxMsgNums", "32"),
-        ("sysFlag", "6"), ("commitOffset", "0"), ("suspendTimeoutMillis", "15000"), ("subscription", "*"),
+        ("consumerGroup", "G"),
+        ("topic", "t"),
+        ("queueId", "0"),
+        ("queueOffset", "100"),
+        ("maxMsgNums", "32"),
+        ("sysFlag", "6"),
+        ("commitOffset", "0"),
+        ("suspendTimeoutMillis", "15000"),
+        ("subscription", "*"),
         ("subVersion", "0"),
     ];
     let waits = caller.post(11, 0, &pull, b"");

@@ -369,3 +369,68 @@ fn d11_progress_reaches_the_broker_without_being_asked_for() {
         broker.wait_drained("clocked", Duration::from_millis(1)).is_ok()
     });
 }
+
+#[test]
+fn b088_d14_a_small_byte_budget_slows_and_never_stops() {
+    let broker = broker();
+    let mut caller = Caller::connect(broker.broker_addr());
+    let body = "x".repeat(100 << 10);
+    for at in 0..60 {
+        store(&mut caller, "orders", at % 4, "t", &format!("{at} {body}"));
+    }
+    let client = builder(&broker).memory_budget(1 << 20).build().unwrap();
+    let seen = Seen::default();
+    let _consumer = seen.start(&client, "frugal");
+    until("all of it", || seen.len() == 60);
+    broker.wait_drained("frugal", PATIENCE).unwrap();
+    assert_eq!(seen.repeated(), []);
+}
+
+#[test]
+fn c062_a_handler_that_outlasts_the_stop_is_counted_and_its_message_comes_again_once() {
+    let broker = broker();
+    let client = client(&broker);
+    let (open, gate) = crossbeam_channel::bounded::<()>(0);
+    let (told, calls) = unbounded();
+    let consumer = client
+        .push_consumer("slow")
+        .subscribe("orders", "*")
+        .start_from(StartFrom::First)
+        .handler(move |_| {
+            let _ = told.send(());
+            let _ = gate.recv();
+        })
+        .start()
+        .unwrap();
+    store(&mut Caller::connect(broker.broker_addr()), "orders", 0, "t", "long");
+    calls.recv_timeout(PATIENCE).unwrap();
+    let begun = Instant::now();
+    let report = consumer.shutdown(Duration::from_millis(400));
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+    assert_eq!((report.unfinished, report.finished, report.is_clean()), (1, 0, false), "{report:?}");
+    drop(open);
+    let seen = Seen::default();
+    let _successor = seen.start(&client, "slow");
+    until("the message", || seen.len() == 1);
+    broker.wait_drained("slow", PATIENCE).unwrap();
+    assert_eq!((seen.repeated(), broker.topic_len("%RETRY%slow")), (vec![], 0));
+}
+
+#[test]
+fn a_second_consumer_of_a_group_in_one_client_is_refused_and_the_first_goes_on() {
+    let broker = broker();
+    let client = client(&broker);
+    let seen = Seen::default();
+    let first = seen.start(&client, "twice");
+    let second = client.push_consumer("twice").subscribe("orders", "*").handler(|_| ()).start();
+    assert!(matches!(second, Err(windlass::Error::Config(error)) if error.field == "group"), "B-004");
+    send(&broker, numbered(8));
+    until("8 messages", || seen.len() == 8);
+    assert!(first.shutdown(Duration::from_secs(5)).is_clean());
+    // Once it has stopped the group may run again.
+    let again = seen.start(&client, "twice");
+    assert!(again.shutdown(Duration::from_secs(5)).is_clean());
+    let report = client.shutdown(Duration::from_secs(5));
+    assert!(report.is_clean(), "{report:?}");
+    assert!(client.push_consumer("late").subscribe("orders", "*").handler(|_| ()).start().is_err());
+}

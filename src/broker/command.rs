@@ -136,7 +136,9 @@ impl<'f> Call<'_, 'f> {
             request::VIEW_MESSAGE_BY_ID => {
                 let request = self.header::<ViewMessageRequest<'_>>()?;
                 let offset = request.offset;
-                Ok(Reply::job(move |dispatcher| dispatcher.view_message(offset).map(|frame| Reply::Frames(vec![frame]))))
+                Ok(Reply::job(move |dispatcher| {
+                    dispatcher.view_message(offset).map(|frame| Reply::Frames(vec![frame]))
+                }))
             }
             request::QUERY_MESSAGE => {
                 let request = query_of_its_own(&self.header::<QueryMessageRequest<'_>>()?);

@@ -289,7 +289,8 @@ impl Group {
     fn warn_of_quarrel(&mut self, group: &str, session: SessionId, wanted: &[Subscription]) {
         let another = self.subscribed_by.is_some_and(|by| by != session && self.members.contains_key(&by));
         let known = |topic: &Arc<str>| self.subscriptions.get(topic).map(|subscription| &subscription.text);
-        let differs = another.then(|| wanted.iter().find(|wanted| known(&wanted.topic) != Some(&wanted.text))).flatten();
+        let differs =
+            another.then(|| wanted.iter().find(|wanted| known(&wanted.topic) != Some(&wanted.text))).flatten();
         let Some(differs) = differs else { return };
         self.quarrels += 1;
         if self.quarrels.is_power_of_two() {

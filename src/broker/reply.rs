@@ -88,7 +88,9 @@ impl Reply {
 
     /// Something to be run on the serve lane.
     pub fn job(run: impl FnOnce(&Dispatcher) -> Result<Reply, Refusal> + Send + 'static) -> Self {
-        Self::Job(Box::new(move |dispatcher| run(dispatcher).unwrap_or_else(|refused| Self::of_refusal(refused, false))))
+        Self::Job(Box::new(move |dispatcher| {
+            run(dispatcher).unwrap_or_else(|refused| Self::of_refusal(refused, false))
+        }))
     }
 
     /// Runs a job here and now; anything else is given back as it is.

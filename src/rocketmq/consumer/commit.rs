@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use super::claim::Stage;
+use super::pulled::Pulled;
 use crate::consume::chunk::Epoch;
 use crate::consume::progress::Round;
 use crate::model::{Queue, QueueOffset};
@@ -41,8 +42,16 @@ impl Core {
     }
 
     fn commit(&mut self, epoch: Epoch, full: bool, now: Nanos, out: &mut Out<Timer>) {
-        let Some(active) = self.claims.get_mut(&epoch).and_then(|claim| claim.active()) else { return };
-        active.progress.saw(active.work.queue().commit_point());
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let queue = claim.queue.clone();
+        let Some(active) = claim.active() else { return };
+        let (work, taken) = (&active.work, active.taken);
+        if work.queue().held_messages() == 0 && work.queue().progress() < taken {
+            // What the last answers brought was all filtered, but came while something was still held. Nothing is now,
+            // so that progress goes on over it without waiting for the next answer (C-052).
+            work.put(&Arc::new(Pulled::nothing(queue)), taken, now);
+        }
+        active.progress.saw(work.queue().commit_point());
         if let Some(offset) = active.progress.send(full) {
             self.send_commit(epoch, offset, now, out);
         }

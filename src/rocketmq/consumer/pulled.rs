@@ -27,6 +27,15 @@ pub struct Pulled {
     pub max: QueueOffset,
 }
 
+impl Pulled {
+    /// No messages.
+    pub fn nothing(queue: Queue) -> Self {
+        let none = QueueOffset(0);
+        let frame = Frame::from(Vec::new());
+        Self { queue, own_retry: false, frame, records: Records::default(), min: none, max: none }
+    }
+}
+
 /// An index that goes back to where it came from, to be filled again.
 #[derive(Debug, Default)]
 pub struct Records {

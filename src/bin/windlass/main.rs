@@ -3,6 +3,7 @@
 //! Exit codes of every command: 0 done, 1 not all of it was done, 2 wrong use or a start that failed. Standard output
 //! carries results alone; events, summaries, progress and logs (`RUST_LOG`) go to standard error.
 
+mod bench;
 mod broker;
 mod consume;
 mod moment;
@@ -24,6 +25,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure this client, or what a broker would bear; prints one JSON line.
+    Bench(bench::Arguments),
     /// Run an embedded broker until SIGINT or SIGTERM.
     Broker(broker::Arguments),
     /// Consume a topic as a member of a group, and print one line per message.
@@ -78,10 +81,11 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(match &cli.command {
         Command::Broker(_) => "warn",
-        Command::Consume(_) => "off",
+        Command::Consume(_) | Command::Bench(_) => "off",
     }))
     .init();
     let ended = match cli.command {
+        Command::Bench(arguments) => bench::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
         Command::Consume(arguments) => consume::run(arguments),
     };

@@ -5,7 +5,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use windlass::broker::{Broker, Flush};
-use windlass::{Client, DelayLevel, Error, Message, Outcome, SendStatus, StartFrom};
+use windlass::{Batch, Client, DelayLevel, Error, Message, Outcome, SendStatus, StartFrom};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -69,19 +69,24 @@ fn d33_a_held_pull_is_answered_by_the_append() {
 
 #[test]
 fn a_failed_message_comes_again() {
-    let broker = Broker::ephemeral().topic("orders", 1).delay_scale(0.001).start().unwrap();
-    let client = broker.client().unwrap();
-    let tries = Arc::new(AtomicU32::new(0));
-    let count = tries.clone();
-    let _consumer = client
-        .push_consumer("g")
-        .subscribe("orders", "*")
-        .handler(move |_| if count.fetch_add(1, Ordering::SeqCst) == 0 { Outcome::Retry } else { Outcome::Done })
-        .start()
-        .unwrap();
-    client.producer("p").start().unwrap().send(Message::new("orders", "x")).unwrap();
-    broker.wait_drained("g", PATIENCE).unwrap();
-    assert_eq!((tries.load(Ordering::SeqCst), broker.topic_len("%RETRY%g")), (2, 1));
+    for flush in [Flush::None, Flush::Sync] {
+        let broker = Broker::ephemeral().topic("orders", 1).flush(flush).delay_scale(0.001).start().unwrap();
+        let client = broker.client().unwrap();
+        let tries = Arc::new(AtomicU32::new(0));
+        let count = tries.clone();
+        let _consumer = client
+            .push_consumer("g")
+            .subscribe("orders", "*")
+            .handler(move |_: &Batch<'_>| match count.fetch_add(1, Ordering::SeqCst) {
+                0 => Outcome::Retry,
+                _ => Outcome::Done,
+            })
+            .start()
+            .unwrap();
+        client.producer("p").start().unwrap().send(Message::new("orders", "x")).unwrap();
+        broker.wait_drained("g", PATIENCE).unwrap();
+        assert_eq!((tries.load(Ordering::SeqCst), broker.topic_len("%RETRY%g")), (2, 1), "{flush:?}");
+    }
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::broker::{
     Refusal, Reply, SendReply, Sender as Origin, Session, SessionId, Ticket as Slip, handle, write_members_changed,
 };
 use crate::error::Error;
-use crate::net::{Change, Conn, FrameBuf, Handle, Out};
+use crate::net::{Change, Conn, FrameBuf, Handle, Out, PostError};
 use crate::rocketmq::caller::SocketCaller;
 use crate::rocketmq::client::{Client, ClientBuilder, Start, WeakClient};
 use crate::rocketmq::core::{Command as CoreCommand, Timer};
@@ -59,7 +59,7 @@ impl Broker {
         let settings = builder.name_servers(&servers).clock(dispatcher.clock().clone()).settings()?;
         let mut made = None;
         let client = Client::start(settings, |start| {
-            let link = Link::new(dispatcher, start);
+            let link = Link::new(dispatcher, self.broker_addr(), start);
             made = Some(Arc::clone(&link));
             let known = Arc::new(Known::default());
             let lanes = SocketCaller::lanes(start);
@@ -160,10 +160,9 @@ impl Desk {
     }
 
     fn post(&self, news: News) {
-        if let Err(error) = self.handle.post_own(CoreCommand::News(news)) {
-            if let CoreCommand::News(news) = error.into_command() {
-                locked(&self.late).push_back(news);
-            }
+        // A loop that has ended wants nothing any more.
+        if let Err(PostError::Full(CoreCommand::News(news))) = self.handle.post_own(CoreCommand::News(news)) {
+            locked(&self.late).push_back(news);
         }
     }
 
@@ -199,12 +198,11 @@ impl Outlet for Desk {
 }
 
 impl Link {
-    fn new(dispatcher: Arc<Dispatcher>, start: &Start<'_>) -> Arc<Self> {
+    fn new(dispatcher: Arc<Dispatcher>, local: SocketAddr, start: &Start<'_>) -> Arc<Self> {
         let desk = Arc::new(Desk::new(start.handle.clone()));
         let id = dispatcher.session_id();
         let born_host = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-        let session =
-            Arc::new(Session { id, peer: born_host, local: dispatcher.settings().listens, outlet: desk.clone() });
+        let session = Arc::new(Session { id, peer: born_host, local, outlet: desk.clone() });
         let store_host = dispatcher.reached_at(&session);
         Arc::new(Self {
             own: store_host.to_string().into(),

@@ -24,12 +24,13 @@ impl Dispatcher {
     /// to wait for the disk.
     pub fn plain_topic(self: &Arc<Self>, name: &str, host: SocketAddr) -> Option<PlainTopic> {
         let compat = self.settings.compat;
+        // Queues are looked up ahead, so a topic with very many is none for this way either.
         if self.is_sync() || is_closed_to_sends(name, compat) || names::group_of_retry_topic(name).is_some() {
             return None;
         }
         // Read first: a change in between is then seen by the first send.
         let seen = self.topics_generation.load(Ordering::Acquire);
-        let topic = self.topics.lock().find(name)?.clone();
+        let topic = self.topics.lock().find(name).filter(|topic| topic.write_queues <= MOST_QUEUES)?.clone();
         let mut extra = Vec::new();
         if compat == Compat::V5 {
             properties::push(&mut extra, key::MSG_REGION, REGION);
@@ -41,6 +42,9 @@ impl Dispatcher {
         Some(PlainTopic { dispatcher, topic, queues, extra, host, seen })
     }
 }
+
+/// Most queues of a topic that has a short way.
+const MOST_QUEUES: i32 = 1024;
 
 /// See [`Dispatcher::plain_topic`].
 pub struct PlainTopic {

@@ -198,7 +198,8 @@ pub(super) fn deliver(
 ) -> Result<Receipt, Error> {
     let retries = if fixed.is_some() { 0 } else { core.settings.retries };
     let mut call = Call { core, topic, parcel, plain, fixed, begun };
-    let ((queue, sent), status) = run(&mut call, &core.settings, retries, &topic.name)?;
+    let done = run(&mut call, &core.settings, retries, &topic.name);
+    let ((queue, sent), status) = done.inspect_err(|_| topic.forget_template())?;
     Ok(receipt(sent, queue, status, parcel))
 }
 

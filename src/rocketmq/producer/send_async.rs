@@ -13,6 +13,7 @@ use crate::error::{Attempt, Error, Stage};
 use crate::model::Message;
 use crate::rocketmq::port::{Answer, Ask, CallError, Target};
 use crate::rocketmq::route::PublishQueue;
+use crate::work::budget::Charge;
 
 use super::callbacks::Callback;
 use super::outcome::{Receipt, SendError};
@@ -68,7 +69,8 @@ impl Producer {
         let first = topic.choose(&core.shared, &core.settings, None, begun + core.settings.send_deadline)?;
         let wait = core.settings.send_deadline.saturating_sub(begun.elapsed());
         let permit = core.permits.take(message.body().len(), wait).ok_or(Error::Overloaded { what: "in_flight" })?;
-        Ok(Ready { parcel, topic, first, permit, begun })
+        let charge = core.shared.budget().charge(message.body().len() as u64);
+        Ok(Ready { parcel, topic, first, permit, charge, begun })
     }
 }
 
@@ -77,6 +79,7 @@ struct Ready {
     topic: Arc<Topic>,
     first: PublishQueue,
     permit: Permit,
+    charge: Charge,
     begun: Instant,
 }
 
@@ -91,6 +94,8 @@ struct Flight {
     topic: Arc<Topic>,
     message: Message,
     parcel: Parcel,
+    /// A send on its way takes part in the client's memory.
+    _charge: Charge,
     begun: Instant,
     state: Mutex<State>,
 }
@@ -112,6 +117,7 @@ impl Flight {
             topic: ready.topic,
             message,
             parcel: ready.parcel,
+            _charge: ready.charge,
             begun: ready.begun,
             state: Mutex::new(state),
         });

@@ -46,6 +46,11 @@ impl Topic {
         self.cursor.next(&queues, avoid).cloned().ok_or_else(|| self.no_queue())
     }
 
+    /// The template is asked for again: what was known of it has led nowhere.
+    pub(super) fn forget_template(&self) {
+        *self.template.lock() = None;
+    }
+
     /// A queue by what is known already, for threads that may not wait.
     pub(super) fn choose_known(&self, avoid: &str) -> Option<PublishQueue> {
         if let Some(route) = self.cell.load() {

@@ -244,13 +244,13 @@ impl Scratch {
             body_crc: Some(body_sum & 0x7FFF_FFFF),
         };
         let start = self.bytes.len();
-        self.bytes.extend([0; ENVELOPE]);
+        self.bytes.extend_from_slice(&[0; ENVELOPE]);
         let before = record.encode_around(&mut self.bytes).map_err(too_long)?;
         let middle = start + ENVELOPE + before;
         let end = self.bytes.len();
         let payload = end - start - ENVELOPE + new.body.len();
         // Zeros up to the next record are part of what is copied, but of no sum.
-        self.bytes.extend(std::iter::repeat_n(0, super::format::record_len(payload) - ENVELOPE - payload));
+        self.pad(payload);
 
         let first_key = self.keys.len();
         let found = &mut self.keys;
@@ -280,12 +280,12 @@ impl Scratch {
 
     fn mark<'a>(&mut self, mark: Mark<'a>) -> Draft<'a> {
         let start = self.bytes.len();
-        self.bytes.extend([0; ENVELOPE]);
+        self.bytes.extend_from_slice(&[0; ENVELOPE]);
         let middle = self.bytes.len();
         mark.write(&mut self.bytes);
         let end = self.bytes.len();
         let payload = end - middle;
-        self.bytes.extend(std::iter::repeat_n(0, super::format::record_len(payload) - ENVELOPE - payload));
+        self.pad(payload);
         Draft {
             queue: None,
             mark: Some(mark),
@@ -298,6 +298,12 @@ impl Scratch {
             keys: 0..0,
             done: Appended::default(),
         }
+    }
+
+    /// Zeros from the end of a payload to the next record.
+    fn pad(&mut self, payload: usize) {
+        let padding = super::format::record_len(payload) - ENVELOPE - payload;
+        self.bytes.extend_from_slice([0; ALIGN].get(..padding).unwrap_or_default());
     }
 
     fn give_back(mut self) {
@@ -565,7 +571,7 @@ impl Tail {
                 epoch: self.epoch,
             };
             let head = scratch.bytes.get_mut(draft.head.clone()).unwrap_or_default();
-            let offset = draft.queue.map_or(0, |queue| queue.next.fetch_add(1, Ordering::Relaxed));
+            let offset = draft.queue.map_or(0, |queue| queue.take_next());
             if draft.queue.is_some() {
                 let record = head.get_mut(ENVELOPE..).unwrap_or_default();
                 record::patch(record, offset, i64::try_from(physical).unwrap_or(i64::MAX), store_ms);
@@ -629,7 +635,7 @@ impl Tail {
             for hash in keys.get(draft.keys.clone()).unwrap_or_default() {
                 self.keys.push(Key { hash: *hash, at: relative, seconds });
             }
-            if queue.touched.swap(self.segment.start + 1, Ordering::Relaxed) != self.segment.start + 1 {
+            if queue.touch(self.segment.start) {
                 self.touched.push(Arc::clone(queue));
             }
             if flush == Flush::Sync {

@@ -93,6 +93,12 @@ impl Options {
         self
     }
 
+    /// How far ahead of the log's end pages are brought into memory, in bytes. Default 8 MiB.
+    pub fn populate_bytes(mut self, bytes: u64) -> Self {
+        self.populate_bytes = bytes;
+        self
+    }
+
     /// Longest body, in bytes, as it is stored. Default 4 MiB, allowed 1 byte to 15 MiB (Java's `maxMessageSize`).
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;

@@ -139,6 +139,22 @@ impl StoreQueue {
         self.watched.load(Ordering::SeqCst)
     }
 
+    /// The next offset, taken. Under the append lock, which makes two plain steps enough.
+    pub(super) fn take_next(&self) -> i64 {
+        let next = self.next.load(Ordering::Relaxed);
+        self.next.store(next + 1, Ordering::Relaxed);
+        next
+    }
+
+    /// True if this is the queue's first message in the segment that starts here. Under the append lock.
+    pub(super) fn touch(&self, segment: u64) -> bool {
+        let first = self.touched.load(Ordering::Relaxed) != segment + 1;
+        if first {
+            self.touched.store(segment + 1, Ordering::Relaxed);
+        }
+        first
+    }
+
     /// The time an entry holds: when the message was stored, or is due.
     pub(super) fn time_of(&self, store_ms: i64) -> i64 {
         self.delay_ms.map_or(store_ms, |delay| store_ms.saturating_add(delay))

@@ -16,7 +16,7 @@ use super::append::{KeyLog, Tail};
 use super::checkpoint::{self, Checkpoint, End, Meta, SealedSegment};
 use super::event::{Event, OpenError, Watch, io};
 use super::format::{self, ENVELOPE, Envelope, Mark};
-use super::index::{self, About, Directory, IndexFile};
+use super::index::{self, About, Directory, IndexFile, Row};
 use super::marks::Marks;
 use super::queue::StoreQueue;
 use super::scan::{Item, Scan, Since, scan};
@@ -265,20 +265,21 @@ impl Recovery {
         let Some((index, directory)) = IndexFile::open(&*self.disk, file.start, end.at, end.crc) else {
             return Ok(false);
         };
+        // Everything is read before anything is taken over: a file that turns out to be damaged leaves no trace.
+        let whole = |row: &Row| index.entries(row.position, row.first, row.count as usize);
+        let Some(entries) = directory.rows.iter().map(whole).collect::<Option<Vec<_>>>() else { return Ok(false) };
+        let Some(keys) = index.all_keys() else { return Ok(false) };
         let mut active = self.activate(file.start, file.len, end.at)?;
         for (at, topic) in &directory.deletions {
             self.queues.replay_deletion(topic, *at);
             active.deletions.push((*at, Arc::clone(topic)));
         }
-        for row in &directory.rows {
-            let entries = index.entries(row.position, row.first, row.count as usize);
-            let Some(entries) = entries else { return Ok(false) };
+        for (row, entries) in directory.rows.iter().zip(entries) {
             for (entry, offset) in entries.into_iter().zip(row.first..) {
                 let (_, queue) = self.queues.replay(&row.topic, row.queue, offset, entry);
                 active.touch(queue);
             }
         }
-        let Some(keys) = index.all_keys() else { return Ok(false) };
         keys.into_iter().for_each(|key| active.keys.push(key));
         self.remove_behind(files.iter().skip(1))?;
         active.segment.earliest_ms.store(index.about.earliest_ms, Ordering::Relaxed);
@@ -584,8 +585,7 @@ impl Recovery {
 
 impl Active {
     fn touch(&mut self, queue: Arc<StoreQueue>) {
-        let mark = self.segment.start + 1;
-        if queue.touched.swap(mark, Ordering::Relaxed) != mark {
+        if queue.touch(self.segment.start) {
             self.touched.push(queue);
         }
     }

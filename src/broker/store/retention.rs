@@ -42,6 +42,10 @@ impl Shared {
             went += 1;
         }
         if went > 0 {
+            for queue in self.queues.of_topic(HALF_TOPIC) {
+                let min = queue.index().min();
+                self.tail.lock().marks.halves_begin_at(min);
+            }
             let log_min = self.segments.all().first().map_or(0, |segment| segment.start);
             self.watch.event(Event::Retired { log_min, segments: went });
         }
@@ -58,8 +62,7 @@ impl Shared {
         let age = now_ms.saturating_sub(oldest.latest_ms.load(Ordering::Relaxed));
         let wanted = (options.retain_ms > 0 && age > options.retain_ms)
             || (options.retain_bytes > 0 && bytes > options.retain_bytes)
-            || (options.retain_segments > 0 && segments.len() > options.retain_segments)
-            || self.was_full.load(Ordering::Relaxed) && options.retain_bytes > 0 && bytes > options.retain_bytes;
+            || (options.retain_segments > 0 && segments.len() > options.retain_segments);
         if !wanted {
             return false;
         }

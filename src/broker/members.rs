@@ -5,7 +5,7 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-4.9.3 broker/src/main/java/org/apache/rocketmq/broker/client/ConsumerManager.java
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -89,7 +89,7 @@ pub struct Member {
 /// A group with at least one member.
 #[derive(Default)]
 pub struct Group {
-    members: HashMap<SessionId, Member>,
+    members: BTreeMap<SessionId, Member>,
     subscriptions: HashMap<Arc<str>, Subscription>,
     manner: Manner,
     fingerprint: i32,
@@ -100,7 +100,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// Its members, in no order.
+    /// Its members, in the order in which they came.
     pub fn members(&self) -> impl Iterator<Item = &Member> {
         self.members.values()
     }

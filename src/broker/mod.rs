@@ -4,7 +4,7 @@ mod admin;
 mod command;
 mod delay;
 mod deliver;
-mod dispatch;
+pub(crate) mod dispatch;
 mod drain;
 mod fault;
 mod group;
@@ -21,16 +21,16 @@ mod query;
 mod reply;
 mod send;
 mod send_back;
-mod server;
+pub(crate) mod server;
 mod session;
-mod settings;
-mod state;
+pub(crate) mod settings;
+pub(crate) mod state;
 mod stats;
 pub(crate) mod store;
 #[cfg(test)]
 mod tests;
 mod tools_command;
-mod topics;
+pub(crate) mod topics;
 
 // What `embedded.rs` joins to a client.
 #[allow(unused_imports)]
@@ -54,6 +54,7 @@ pub(crate) mod inside {
     pub use super::session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket};
     pub use super::settings::Settings;
     pub use super::state::Saved;
+    pub use super::topics::Topic;
 }
 
 pub use fault::Op;

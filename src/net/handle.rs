@@ -1,6 +1,6 @@
 //! How other threads reach a loop: a bounded inbox and a bell that rings once per burst.
 //!
-//! Handles post; the loop alone takes. Posting never blocks (except [`Handle::post_within`], which says so). The loop's
+//! Handles post; the loop alone takes, or whoever stands in for one ([`without_loop`]). Posting never blocks (except [`Handle::post_within`], which says so). The loop's
 //! own threads, whose posts may not be lost, have places of their own that callers cannot fill.
 
 use std::sync::Arc;
@@ -107,20 +107,21 @@ impl<C> Handle<C> {
 pub(super) struct Ringer {
     pub bell: Bell,
     pub stop: AtomicBool,
-    waker: mio::Waker,
+    /// None: whoever takes the commands looks by himself.
+    waker: Option<mio::Waker>,
     counters: Arc<Counters>,
 }
 
 impl Ringer {
     pub fn new(waker: mio::Waker, counters: Arc<Counters>) -> Arc<Self> {
-        Arc::new(Self { bell: Bell::new(), stop: AtomicBool::new(false), waker, counters })
+        Arc::new(Self { bell: Bell::new(), stop: AtomicBool::new(false), waker: Some(waker), counters })
     }
 
     /// Has the loop look again at everything, if it sleeps or is about to.
     pub fn ring(&self) {
         if self.bell.must_ring() {
             self.counters.rings.bump_shared();
-            if let Err(error) = self.waker.wake() {
+            if let Some(Err(error)) = self.waker.as_ref().map(mio::Waker::wake) {
                 log::error!(target: "windlass::net", "cannot wake the loop: error={error}");
             }
         }
@@ -132,26 +133,35 @@ impl Ringer {
 }
 
 /// The loop's end of the inbox.
-pub(super) struct Inbox<C> {
+pub struct Inbox<C> {
     callers: Receiver<C>,
     own: Receiver<C>,
 }
 
 impl<C> Inbox<C> {
     /// An inbox and the handle that posts to it.
-    pub fn new(ringer: Arc<Ringer>, counters: Arc<Counters>) -> (Self, Handle<C>) {
+    pub(super) fn new(ringer: Arc<Ringer>, counters: Arc<Counters>) -> (Self, Handle<C>) {
         let ((callers, from_callers), (own, from_own)) = (bounded(CALLERS_PLACES), bounded(OWN_PLACES));
         let shared = Arc::new(Shared { callers, own, ringer, counters });
         (Self { callers: from_callers, own: from_own }, Handle { shared })
     }
 
+    /// The next command: the own threads' first.
     pub fn take(&self) -> Option<C> {
         self.own.try_recv().or_else(|_| self.callers.try_recv()).ok()
     }
 
+    /// True if no command waits: a moment old.
     pub fn is_empty(&self) -> bool {
         self.own.is_empty() && self.callers.is_empty()
     }
+}
+
+/// An inbox and its handle without a loop: a simulation drives the role and takes the commands itself.
+pub fn without_loop<C>() -> (Inbox<C>, Handle<C>) {
+    let counters = Arc::new(Counters::default());
+    let ringer = Ringer { bell: Bell::new(), stop: AtomicBool::new(false), waker: None, counters: counters.clone() };
+    Inbox::new(Arc::new(ringer), counters)
 }
 
 /// The agreement between a sleeper and those who bring it work: no work is left lying, and a burst rings once.

@@ -242,6 +242,22 @@ pub struct Context {
     pub handle: Handle<Command>,
 }
 
+impl Context {
+    /// What the core of a client with these settings works with.
+    pub fn new(settings: Settings, lane: Lane, budget: Budget, handle: Handle<Command>) -> Arc<Self> {
+        Arc::new(Self {
+            client_id: settings.client_id().into(),
+            clock: settings.clock.clone(),
+            events: Events::new(lane.clone()),
+            lane,
+            budget,
+            routes: Routes::new(),
+            handle,
+            settings,
+        })
+    }
+}
+
 /// What a port is made from.
 pub struct Start<'a> {
     /// To the loop.
@@ -497,16 +513,7 @@ impl Client {
             let start =
                 Start { handle, lane: &lane, clock: &clock, budget: &budget, settings: &settings, seed: random() };
             let (port, caller) = make(&start);
-            let context = Arc::new(Context {
-                client_id: settings.client_id().into(),
-                clock: clock.clone(),
-                events: Events::new(lane.clone()),
-                lane: lane.clone(),
-                budget: budget.clone(),
-                routes: Routes::new(),
-                handle: handle.clone(),
-                settings: settings.clone(),
-            });
+            let context = Context::new(settings.clone(), lane.clone(), budget.clone(), handle.clone());
             made = Some((Arc::clone(&context), caller));
             Core::new(context, port)
         })

@@ -5,7 +5,7 @@
 //! deadlines, the table of open requests and the way events are handed to the part they concern; the parts are
 //! `lookup.rs`, `heartbeat.rs` and the files of `consumer`.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -271,7 +271,7 @@ pub struct Core {
     pub(super) groups: BTreeMap<ConsumerId, Group>,
     pub(super) last_group: u64,
     pub(super) rebalance_alarm: Alarm,
-    pub(super) claims: HashMap<Epoch, Claim>,
+    pub(super) claims: BTreeMap<Epoch, Claim>,
     /// Answers to pulls that are indexed and put once the turn's requests are written.
     pub(super) arrived: Vec<Arrived>,
     pub(super) indexes: Indexes,
@@ -313,7 +313,7 @@ impl Core {
             groups: BTreeMap::new(),
             last_group: 0,
             rebalance_alarm: Alarm::default(),
-            claims: HashMap::new(),
+            claims: BTreeMap::new(),
             arrived: Vec::new(),
             indexes: Indexes::new(),
             rounds: Rounds::new(now),

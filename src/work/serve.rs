@@ -2,7 +2,8 @@
 //!
 //! Name resolution, files, callbacks of the user, cold reads. The first thread takes only the library's own jobs, so
 //! that callbacks that hang can not stop name resolution. Client and embedded broker have a lane each. A job that panics
-//! ends alone. It never runs a job on the caller's thread.
+//! ends alone. It never runs a job on the thread that brings it; a lane without threads runs none until a simulation
+//! asks for it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -37,6 +38,8 @@ struct Shared {
     user: Sender<Run>,
     work: Arc<Work>,
     threads: Mutex<Vec<Thread>>,
+    /// Most threads.
+    most: usize,
 }
 
 struct Work {
@@ -63,6 +66,19 @@ impl Lane {
     /// # Errors
     /// The system's, if it refuses threads.
     pub fn start() -> std::io::Result<Self> {
+        let lane = Self::with_most(MOST);
+        for _ in 0..FIRST {
+            lane.grow()?;
+        }
+        Ok(lane)
+    }
+
+    /// A lane without threads: a simulation runs its jobs by [`Lane::run_next`].
+    pub fn unmanned() -> Self {
+        Self::with_most(0)
+    }
+
+    fn with_most(most: usize) -> Self {
         let ((own, own_jobs), (user, user_jobs)) = (bounded(WAITING_JOBS), bounded(WAITING_JOBS));
         // Nothing is ever sent on it: dropping the sender is the signal.
         let (stopper, stop) = bounded(0);
@@ -74,11 +90,20 @@ impl Lane {
             stop,
             stopper: Mutex::new(Some(stopper)),
         });
-        let lane = Self { shared: Arc::new(Shared { own, user, work, threads: Mutex::new(Vec::new()) }) };
-        for _ in 0..FIRST {
-            lane.grow()?;
-        }
-        Ok(lane)
+        Self { shared: Arc::new(Shared { own, user, work, threads: Mutex::new(Vec::new()), most }) }
+    }
+
+    /// Runs one waiting job on the calling thread, the library's own first. False if none waits.
+    pub fn run_next(&self) -> bool {
+        let work = &self.shared.work;
+        let Ok(job) = work.own.try_recv().or_else(|_| work.user.try_recv()) else { return false };
+        work.run(job);
+        true
+    }
+
+    /// True if no job waits: a moment old.
+    pub fn is_quiet(&self) -> bool {
+        self.shared.work.own.is_empty() && self.shared.work.user.is_empty()
     }
 
     /// Hands over a job of the library's own: it blocks for a bounded time and calls no user code.
@@ -122,7 +147,7 @@ impl Lane {
         }
         // The thread that was started last may not have taken its job yet: at worst one thread too many is started,
         // up to the same bound.
-        let short = work.busy.load(Ordering::SeqCst) + 1 >= self.threads() && self.threads() < MOST;
+        let short = work.busy.load(Ordering::SeqCst) + 1 >= self.threads() && self.threads() < self.shared.most;
         if let Some(error) = short.then(|| self.grow().err()).flatten() {
             warn!(target: "windlass::work", "serve lane stays at its size: error={error}");
         }
@@ -136,7 +161,7 @@ impl Lane {
     fn grow(&self) -> std::io::Result<()> {
         let mut threads = self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner);
         let number = threads.len();
-        if number >= MOST || self.shared.work.closed.load(Ordering::SeqCst) {
+        if number >= self.shared.most || self.shared.work.closed.load(Ordering::SeqCst) {
             return Ok(());
         }
         let work = self.shared.work.clone();
@@ -161,12 +186,16 @@ impl Work {
 
     fn serve(&self, own_only: bool) {
         while let Some(job) = self.next(own_only) {
-            self.busy.fetch_add(1, Ordering::SeqCst);
-            if catch_unwind(AssertUnwindSafe(job)).is_err() {
-                error!(target: "windlass::work", "a job of the serve lane panicked");
-            }
-            self.busy.fetch_sub(1, Ordering::SeqCst);
+            self.run(job);
         }
+    }
+
+    fn run(&self, job: Run) {
+        self.busy.fetch_add(1, Ordering::SeqCst);
+        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+            error!(target: "windlass::work", "a job of the serve lane panicked");
+        }
+        self.busy.fetch_sub(1, Ordering::SeqCst);
     }
 
     fn next(&self, own_only: bool) -> Option<Run> {

@@ -4,7 +4,7 @@ mod admin;
 mod command;
 mod delay;
 mod deliver;
-pub(crate) mod dispatch;
+mod dispatch;
 mod drain;
 mod fault;
 mod group;
@@ -21,16 +21,16 @@ mod query;
 mod reply;
 mod send;
 mod send_back;
-pub(crate) mod server;
+mod server;
 mod session;
-pub(crate) mod settings;
-pub(crate) mod state;
+mod settings;
+mod state;
 mod stats;
 pub(crate) mod store;
 #[cfg(test)]
 mod tests;
 mod tools_command;
-pub(crate) mod topics;
+mod topics;
 
 // What `embedded.rs` joins to a client.
 #[allow(unused_imports)]

@@ -32,6 +32,11 @@ pub use rocketmq::producer::{
 pub use rocketmq::{Assigned, Client, ClientBuilder, ConsumerReport, Event, Observer, PauseReason, ShutdownReport};
 pub use work::clock::{Clock, TestClock};
 
+/// The programs of README compile, and the first one runs.
+#[cfg(all(doctest, feature = "broker"))]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 /// What this crate's own simulation, benches and fuzz targets may see. Nothing else may use it; it may change at any
 /// time.
 #[doc(hidden)]

@@ -6,23 +6,25 @@
 //! client's inbox. What carries no load goes through the broker's codec as if it had come over a socket, so that a
 //! request means one thing. Other brokers of the cluster are reached over sockets.
 
-use std::collections::{HashMap, VecDeque};
+mod desk;
+
+use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
+use crossbeam_channel::{RecvTimeoutError, bounded};
 
 use crate::broker::{
-    Broker, Delivery, Dispatcher, Face, Fault, Guest, Op, Outbox, Outlet, Plain, PlainTopic, PullReply, Pulled,
-    Refusal, Reply, SendReply, Sender as Origin, Session, SessionId, Ticket as Slip, handle, write_members_changed,
+    Broker, Delivery, Dispatcher, Face, Fault, Guest, Op, Outbox, Outlet, Plain, PlainTopic, Pulled, Refusal, Reply,
+    Sender as Origin, Session, Ticket as Slip, handle,
 };
 use crate::error::Error;
-use crate::net::{Change, Conn, FrameBuf, Handle, Out, PostError};
+use crate::net::{Change, Conn, FrameBuf, Out};
 use crate::rocketmq::caller::SocketCaller;
 use crate::rocketmq::client::{Client, ClientBuilder, Start, WeakClient};
-use crate::rocketmq::core::{Command as CoreCommand, Timer};
+use crate::rocketmq::core::Timer;
 use crate::rocketmq::port::{
     Answer, Arrival, Ask, CallError, Caller, Done, Express, Letter, News, Peer, Port, SendAnswer, Target, Ticket,
 };
@@ -30,11 +32,12 @@ use crate::rocketmq::producer::OffsetId;
 use crate::rocketmq::socket::{Known, SocketPort};
 use crate::wire::remoting::codes::{answer, request};
 use crate::wire::remoting::command::{Codec, Command, VERSION};
-use crate::wire::remoting::pull::{PullAnswer, PullRequest};
+use crate::wire::remoting::pull::PullRequest;
 use crate::wire::remoting::send::SendRequest;
 use crate::work::clock::Nanos;
 use crate::work::serve::Lane;
-use crate::work::sync::{Mutex, locked};
+
+use self::desk::{Desk, Waits, framed, pulled, sent};
 
 /// How long a broker that stops waits for each of its own clients.
 const GUEST_STOP: Duration = Duration::from_secs(1);
@@ -105,94 +108,6 @@ impl Guest for Link {
     fn stop(&self) {
         if let Some(client) = self.client.get().and_then(WeakClient::upgrade) {
             client.shutdown(GUEST_STOP);
-        }
-    }
-}
-
-/// Who gets an answer that does not come at once.
-enum Waits {
-    /// The core, through the inbox of its loop.
-    Core(Ticket),
-    /// A blocked caller.
-    Thread(Sender<Result<Answer, CallError>>),
-    /// A callback that is short.
-    Done(Done),
-    /// Nobody.
-    Nobody,
-}
-
-/// What is awaited from the dispatcher: the session's outlet. Bounded by the pulls of the core and the sends that wait
-/// for the disk.
-struct Desk {
-    /// A leaf lock.
-    waiting: Mutex<HashMap<i32, Waits>>,
-    next: AtomicI32,
-    handle: Handle<CoreCommand>,
-    /// Answers for which the inbox had no place; the loop takes them when it has emptied it. A leaf lock.
-    late: Mutex<VecDeque<News>>,
-}
-
-impl Desk {
-    fn new(handle: Handle<CoreCommand>) -> Self {
-        let (waiting, late) = (Mutex::new(HashMap::new()), Mutex::new(VecDeque::new()));
-        Self { waiting, next: AtomicI32::new(0), handle, late }
-    }
-
-    /// Notes who waits; the slip finds him again.
-    fn put(&self, code: i32, waits: Waits) -> Slip {
-        let opaque = self.next.fetch_add(1, Ordering::Relaxed);
-        locked(&self.waiting).insert(opaque, waits);
-        Slip { opaque, code, codec: Codec::Binary }
-    }
-
-    fn take(&self, slip: Slip) -> Option<Waits> {
-        locked(&self.waiting).remove(&slip.opaque)
-    }
-
-    fn tell(&self, waits: Waits, result: Result<Answer, CallError>) {
-        match waits {
-            Waits::Core(ticket) => self.post(News::Answered { ticket, result }),
-            // One that has given up is gone.
-            Waits::Thread(sender) => drop(sender.try_send(result)),
-            Waits::Done(done) => done(result),
-            Waits::Nobody => {}
-        }
-    }
-
-    fn post(&self, news: News) {
-        // A loop that has ended wants nothing any more.
-        if let Err(PostError::Full(CoreCommand::News(news))) = self.handle.post_own(CoreCommand::News(news)) {
-            locked(&self.late).push_back(news);
-        }
-    }
-
-    /// Nothing comes any more.
-    fn fail_all(&self, error: &CallError) {
-        let waiting = std::mem::take(&mut *locked(&self.waiting));
-        for waits in waiting.into_values() {
-            self.tell(waits, Err(error.clone()));
-        }
-    }
-}
-
-impl Outlet for Desk {
-    fn deliver(&self, _session: SessionId, delivery: Delivery) {
-        let (slip, result) = match delivery {
-            Delivery::Pulled { ticket, reply } => (ticket, pulled(reply)),
-            Delivery::Stored { ticket, reply } => (ticket, Ok(sent(&reply))),
-            Delivery::CameBack { ticket, code } => (ticket, framed(&Reply::came_back(code), ticket, VERSION)),
-            Delivery::MembersChanged { group } => {
-                let mut frame = Vec::new();
-                write_members_changed(0, VERSION, &group, &mut frame);
-                return self.post(News::Request { frame: content(frame) });
-            }
-            Delivery::Close => {
-                // It was silent for too long (the machine slept): its next heartbeat makes it known again.
-                return self.fail_all(&CallError::Disconnected { detail: "the broker dropped a silent client".into() });
-            }
-        };
-        if let Some(waits) = self.take(slip) {
-            self.tell(waits, result);
         }
     }
 }
@@ -390,43 +305,6 @@ fn injected() -> CallError {
     CallError::Refused { code: answer::SYSTEM_ERROR, remark: "fault injected by this broker's owner".to_owned() }
 }
 
-fn sent(reply: &SendReply) -> Answer {
-    Answer::Sent(SendAnswer {
-        code: reply.code,
-        queue_id: reply.queue_id,
-        queue_offset: reply.queue_offset,
-        id: match &*reply.more {
-            [] => OffsetId::of(reply.store_host, reply.physical),
-            [..] => OffsetId::from_text(&reply.msg_id()),
-        },
-    })
-}
-
-fn pulled(reply: PullReply) -> Result<Answer, CallError> {
-    let known = [answer::SUCCESS, answer::PULL_NOT_FOUND, answer::PULL_RETRY_IMMEDIATELY, answer::PULL_OFFSET_MOVED];
-    if !known.contains(&reply.code) {
-        return Err(CallError::Refused { code: reply.code, remark: reply.remark.into_owned() });
-    }
-    let header = PullAnswer::at(reply.next, reply.min, reply.max);
-    Ok(Answer::Pulled { code: reply.code, header, frames: reply.frames })
-}
-
-/// An answer as a frame.
-fn framed(reply: &Reply, slip: Slip, version: i32) -> Result<Answer, CallError> {
-    let mut frame = Vec::new();
-    reply.write(slip, version, &mut frame)?;
-    for part in reply.frames() {
-        frame.extend_from_slice(part.bytes());
-    }
-    Ok(Answer::Frame(content(frame)))
-}
-
-/// A frame without its length word.
-fn content(mut frame: Vec<u8>) -> FrameBuf {
-    frame.drain(..frame.len().min(4));
-    FrameBuf::from(frame)
-}
-
 /// The core's half. Thread: the client's loop.
 struct DirectPort {
     link: Arc<Link>,
@@ -474,7 +352,7 @@ impl Port for DirectPort {
     }
 
     fn forget(&mut self, ticket: Ticket, late: bool, out: &mut Out<Timer>) {
-        locked(&self.link.desk.waiting).retain(|_, waits| !matches!(waits, Waits::Core(known) if *known == ticket));
+        self.link.desk.forget(ticket);
         self.others.forget(ticket, late, out);
     }
 
@@ -486,7 +364,7 @@ impl Port for DirectPort {
     }
 
     fn poll(&mut self) -> Option<Arrival> {
-        while let Some(news) = locked(&self.link.desk.late).pop_front() {
+        while let Some(news) = self.link.desk.late() {
             self.arrivals.extend(arrival(news));
         }
         self.arrivals.pop_front().or_else(|| self.others.poll())

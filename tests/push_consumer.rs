@@ -1,6 +1,8 @@
 //! The push consumer against the embedded broker, over sockets: what is stored reaches a handler, what fails comes again,
 //! what is finished is committed and nothing else.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod peer;
 
 use std::collections::BTreeMap;

@@ -1,6 +1,8 @@
 //! A push consumer against a broker and name server whose every answer a test decides: what it asks for, in which order,
 //! and what it makes of refusals, silence, damage and corrections.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 mod peer;
 
 use std::collections::BTreeMap;
@@ -223,7 +225,8 @@ fn b084_a_corrected_offset_is_committed_and_pulled_from_at_once() {
     let begun = Instant::now();
     let running = run(builder(&peer), |_| Outcome::Done);
     assert_eq!(running.next(), (40, 0, b"forty".to_vec()));
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // Not only when the assignment is looked at next, after 20 s.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert!(
         matches!(running.event("offset corrected"), Event::OffsetCorrected { from, to, .. } if (from.0, to.0) == (700, 40))
     );
@@ -384,12 +387,14 @@ fn b033_a_broker_that_goes_away_is_asked_again_on_a_new_connection() {
 #[test]
 fn b028_b086_a_lost_connection_is_made_again_and_pulls_go_on_at_once() {
     let peer = cluster(|request, nth| if nth > 0 { stored(request, 1) } else { None });
-    let running = run(builder(&peer), |_| Outcome::Done);
+    let settings = builder(&peer).pull_hold(Duration::from_secs(15), Duration::from_secs(30));
+    let running = run(settings, |_| Outcome::Done);
     peer.wait("a held pull", |seen| !pulls(seen).is_empty());
     let begun = Instant::now();
     peer.drop_connections();
     running.next();
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    // Not only when the held pull is out of time.
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     running.event("connection lost");
 }
 
@@ -425,7 +430,7 @@ fn c026_b027_one_request_without_an_answer_closes_nothing() {
         _ => stored(request, 5),
     });
     let settings = builder(&peer).timing(|timing| {
-        timing.offset = Duration::from_millis(100);
+        timing.offset = Duration::from_secs(1);
         timing.retry = Duration::from_millis(50);
     });
     let running = run(settings, |_| Outcome::Done);
@@ -515,22 +520,17 @@ fn b072_a_full_queue_is_not_pulled_until_its_handlers_make_room() {
 
 #[test]
 fn b246_b007_a_shutdown_with_a_silent_broker_ends_in_its_time_and_says_what_is_missing() {
-    let silent = Arc::new(AtomicU32::new(0));
-    let mute = Arc::clone(&silent);
-    let peer = cluster(move |request, _| {
-        if mute.load(Ordering::SeqCst) > 0 {
-            return Some(Reply::Silence);
-        }
-        stored(request, 3)
+    let peer = cluster(|request, _| match request.code {
+        15 | 35 => Some(Reply::Silence),
+        _ => stored(request, 3),
     });
     let running = run(builder(&peer), |_| Outcome::Done);
     for _ in 0..3 {
         running.next();
     }
-    silent.store(1, Ordering::SeqCst);
     let begun = Instant::now();
-    let report = running.consumer.shutdown(Duration::from_millis(500));
-    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    let report = running.consumer.shutdown(Duration::from_secs(1));
+    assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
     assert_eq!(report.finished, 3);
     assert!(!report.is_clean() && report.failed_commits.len() == 1, "{report:?}");
 }

@@ -296,11 +296,6 @@ impl Shared {
         &self.context.clock
     }
 
-    /// How brokers know this client.
-    pub(crate) fn client_id(&self) -> &Arc<str> {
-        &self.context.client_id
-    }
-
     /// Bytes in use.
     pub(crate) fn budget(&self) -> &Budget {
         &self.context.budget

@@ -32,6 +32,9 @@ use crate::wire::remoting::header::NoFields;
 use crate::work::clock::Nanos;
 use crate::work::deadlines::Deadlines;
 
+/// What each consumer of a client came to, by group.
+pub type Reports = Vec<(Arc<str>, ConsumerReport)>;
+
 /// What other threads want of the core.
 pub enum Command {
     /// From the port's other threads.
@@ -81,7 +84,7 @@ pub enum Command {
         /// For all of it.
         most: Duration,
         /// Gets each consumer's report.
-        answer: Sender<Vec<(Arc<str>, ConsumerReport)>>,
+        answer: Sender<Reports>,
     },
 }
 
@@ -291,8 +294,8 @@ pub struct Core {
 /// The client is shutting down.
 pub(super) struct Ending {
     pub(super) end: Nanos,
-    pub(super) answers: Vec<Sender<Vec<(Arc<str>, ConsumerReport)>>>,
-    pub(super) reports: Vec<(Arc<str>, ConsumerReport)>,
+    pub(super) answers: Vec<Sender<Reports>>,
+    pub(super) reports: Reports,
 }
 
 impl Core {

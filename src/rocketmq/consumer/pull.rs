@@ -1,6 +1,6 @@
 //! Pulling: one request per claim at a time, what its answer brings, and what stops the next one for how long.
 //!
-//! A claim that is pulled is always in one of the states of [`Pull`], each of which names what it waits for and has
+//! A claim that is pulled is always in one of the states of `Pull`, each of which names what it waits for and has
 //! something that ends it: no queue stops silently. Answers are read at once, so that the next request can go out; their
 //! messages are indexed and put in `intake.rs`, after the turn's writes.
 //!

@@ -18,7 +18,7 @@ use crate::consume::claim::Claim as Work;
 use crate::consume::progress::Progress;
 use crate::model::QueueOffset;
 use crate::net::Out;
-use crate::rocketmq::core::{Core, Ending, Timer};
+use crate::rocketmq::core::{Core, Ending, Reports, Timer};
 use crate::rocketmq::events::Event;
 use crate::work::clock::Nanos;
 
@@ -326,7 +326,7 @@ impl Core {
     pub(in crate::rocketmq) fn shutdown(
         &mut self,
         most: Duration,
-        answer: Sender<Vec<(Arc<str>, ConsumerReport)>>,
+        answer: Sender<Reports>,
         now: Nanos,
         out: &mut Out<Timer>,
     ) {

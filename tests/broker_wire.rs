@@ -181,6 +181,9 @@ fn sends_are_refused_by_the_rules_of_the_profile() {
         assert_eq!(send(&mut caller, &"t".repeat(128), 0, "", b"x").code, invalid);
         assert_eq!(send(&mut caller, "SCHEDULE_TOPIC_XXXX", 0, "", b"x").code, 16);
         assert_eq!(send(&mut caller, "rmq_sys_wheel_timer", 0, "", b"x").code, 16);
+        assert_eq!(send(&mut caller, "waits", 0, "WAIT\u{1}true\u{2}a\u{1}b\u{2}", b"x").code, 0);
+        let stored = records(&pull(&mut caller, "waits", 0, 0, "*"));
+        assert!(stored[0].2.starts_with(if compat == Compat::V4 { "a\u{1}b" } else { "WAIT\u{1}true" }), "{stored:?}");
         let half = send(&mut caller, "RMQ_SYS_TRANS_HALF_TOPIC", 0, "", b"x").code;
         assert_eq!(half, if compat == Compat::V4 { 0 } else { 16 });
         let illegal = send(&mut caller, "t", 4, "", b"x");

@@ -267,6 +267,15 @@ impl Dispatcher {
             properties::push(extra, key::REAL_TOPIC, &place.topic.name);
             properties::push(extra, key::REAL_QUEUE, &place.queue.to_string());
         }
+        // 4.9.x obeys WAIT and does not store it, with plain single sends only.
+        let mut kept = Vec::new();
+        let strips = self.settings.compat == Compat::V4 && target.is_none() && given.bytes(key::WAIT).is_some();
+        let given = if strips {
+            properties::push_without(&mut kept, given, &[key::WAIT]);
+            Properties::new(&kept)
+        } else {
+            given
+        };
         let (topic, queue) = target.unwrap_or((&place.topic.name, place.queue));
         self.check_properties(given.text().len() + extra.len())?;
         let sys = request.sys_flag & !sys_flag::TRANSACTION;

@@ -55,7 +55,7 @@ fn faults_on_demand_meet_direct_sends_and_their_retries() {
     let broker = Broker::ephemeral().topic("orders", 4).start().unwrap();
     for client in both(&broker) {
         let before = broker.topic_len("orders");
-        let producer = client.producer("p").send_deadline(Duration::from_millis(500)).start().unwrap();
+        let producer = client.producer("p").send_deadline(Duration::from_secs(4)).start().unwrap();
         producer.send(Message::new("orders", "route")).unwrap();
         broker.fail_next(Op::Send, 2);
         producer.send(Message::new("orders", "after two refusals")).unwrap();

@@ -108,7 +108,7 @@ fn b194_a_one_way_send_waits_for_nobody() {
     for _ in 0..100 {
         producer.send_oneway(Message::new("t", "x")).unwrap();
     }
-    assert!(begun.elapsed() < Duration::from_secs(3));
+    assert!(begun.elapsed() < PATIENCE);
     peer.wait("100 one-way sends", |seen| seen.iter().filter(|request| request.code == 310).count() == 100);
     assert!(peer.seen_of(310).iter().all(Request::is_oneway));
 }
@@ -183,7 +183,7 @@ fn c041_a_full_producer_refuses_in_time_and_works_again() {
         .producer("p")
         .in_flight(2, 1 << 20)
         .async_retries(0)
-        .send_deadline(Duration::from_millis(300))
+        .send_deadline(Duration::from_secs(2))
         .start()
         .unwrap();
     let held: Vec<_> = (0..2).map(|_| producer.send_async(Message::new("t", "x")).unwrap()).collect();

@@ -251,6 +251,19 @@ fn b085_a_broker_that_does_not_know_the_subscription_gets_a_heartbeat_and_the_pu
 }
 
 #[test]
+fn a_broker_that_refuses_heartbeats_or_the_group_is_told_and_asked_again() {
+    let peer = cluster(|request, nth| match (request.code, nth) {
+        (34, 0..3) => Some(Reply::code(16)),
+        (11, 0..3) => Some(Reply::code(26)),
+        _ => stored(request, 1),
+    });
+    let running = run(builder(&peer).timing(|timing| timing.retry = Duration::from_millis(20)), |_| Outcome::Done);
+    running.event("heartbeat failed");
+    running.event("pull failed");
+    running.next();
+}
+
+#[test]
 fn b145_not_being_listed_keeps_the_queues_and_sends_a_heartbeat() {
     let hide = Arc::new(AtomicU32::new(0));
     let hidden = Arc::clone(&hide);

@@ -182,6 +182,13 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// A broker does not acknowledge that we live; until it does nothing is pulled from it. It is told again every second.
+    HeartbeatFailed {
+        /// Whose.
+        addr: Arc<str>,
+        /// Why.
+        detail: String,
+    },
     /// A handler panicked or returned an error; its messages are tried again.
     HandlerFailed {
         /// Group.
@@ -243,6 +250,7 @@ impl Event {
             Self::NotBalanced { .. } => "not balanced",
             Self::SubscriptionDiffers { .. } => "subscription differs",
             Self::ConnectionLost { .. } => "connection lost",
+            Self::HeartbeatFailed { .. } => "heartbeat failed",
             Self::HandlerFailed { .. } => "handler failed",
             Self::Missed { .. } => "missed",
         }
@@ -266,7 +274,10 @@ impl Event {
             | Self::NotBalanced { group, .. }
             | Self::SubscriptionDiffers { group, .. }
             | Self::HandlerFailed { group, .. } => Some(group),
-            Self::RouteFailed { .. } | Self::ConnectionLost { .. } | Self::Missed { .. } => None,
+            Self::RouteFailed { .. }
+            | Self::ConnectionLost { .. }
+            | Self::HeartbeatFailed { .. }
+            | Self::Missed { .. } => None,
         }
     }
 
@@ -290,6 +301,7 @@ impl Event {
             | Self::NotBalanced { .. }
             | Self::SubscriptionDiffers { .. }
             | Self::ConnectionLost { .. }
+            | Self::HeartbeatFailed { .. }
             | Self::Missed { .. } => None,
         }
     }
@@ -310,6 +322,7 @@ impl Event {
             | Self::RouteFailed { .. }
             | Self::SubscriptionDiffers { .. }
             | Self::ConnectionLost { .. }
+            | Self::HeartbeatFailed { .. }
             | Self::HandlerFailed { .. }
             | Self::Missed { .. } => log::Level::Warn,
         }
@@ -360,6 +373,7 @@ impl fmt::Display for Event {
             | Self::NotBalanced { topic, detail, .. }
             | Self::SubscriptionDiffers { topic, detail, .. } => write!(f, " topic={topic} detail={detail}"),
             Self::ConnectionLost { addr, why } => write!(f, " addr={addr} why={why}"),
+            Self::HeartbeatFailed { addr, detail } => write!(f, " addr={addr} detail={detail}"),
             Self::Missed { events } => write!(f, " events={events}"),
         }
     }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::consumer::group::Group;
 use super::core::{Core, Purpose, Timer};
+use super::events::Event;
 use super::port::{Answer, Ask, CallError, Target};
 use crate::model::tags::{TagExpression, java_hash};
 use crate::model::{StartFrom, names};
@@ -32,6 +33,8 @@ pub struct Broker {
     /// Another one is wanted after it.
     again: bool,
     due: Nanos,
+    /// Refused or unanswered heartbeats in a row.
+    failures: u32,
     /// The version of our subscriptions that it has acknowledged; 0 for none since its connection was made.
     pub(super) has: i64,
 }
@@ -119,6 +122,7 @@ impl Core {
             Ok(_) => {
                 let news = broker.has < version;
                 broker.has = version;
+                broker.failures = 0;
                 if news {
                     self.broker_knows_us(addr, now, out);
                 }
@@ -126,10 +130,16 @@ impl Core {
             Err(error) => {
                 log::debug!(target: "windlass::heartbeat", "heartbeat failed: addr={addr} error={error}");
                 broker.has = 0;
+                let times = broker.failures;
+                broker.failures = times.saturating_add(1);
                 // Soon again: while the broker does not know us it gives us nothing.
                 broker.due = broker.due.min(now + retry);
                 let due = broker.due;
                 self.heartbeat_alarm.at(due, Timer::Heartbeats, out);
+                // A connection that cannot be made is told as such.
+                if times % 20 == 0 && !matches!(error, CallError::Connect { .. } | CallError::Disconnected { .. }) {
+                    self.tell_all(&Event::HeartbeatFailed { addr: Arc::clone(addr), detail: error.to_string() });
+                }
             }
         }
         if again {

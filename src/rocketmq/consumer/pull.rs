@@ -344,6 +344,8 @@ impl Core {
                 if code == answer::SUBSCRIPTION_NOT_EXIST && before % 20 == 1 {
                     let topic = Arc::clone(&queue.topic);
                     self.tell(id, Event::SubscriptionDiffers { group: name, topic, detail });
+                } else if before % 20 == 1 {
+                    self.tell(id, Event::PullFailed { group: name, queue, detail, times: before + 1 });
                 }
             }
             Some(answer::FLOW_CONTROL | answer::GO_AWAY) => {}

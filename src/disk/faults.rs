@@ -464,7 +464,7 @@ struct OpenFile {
 }
 
 impl Blob for OpenFile {
-    fn len(&self) -> u64 {
+    fn bytes(&self) -> u64 {
         self.len
     }
 

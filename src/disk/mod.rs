@@ -73,7 +73,7 @@ pub trait Disk: Send + Sync + 'static {
 /// A file that is read by position.
 pub trait Blob: Send + Sync + 'static {
     /// Its length when it was opened.
-    fn len(&self) -> u64;
+    fn bytes(&self) -> u64;
     /// Fills `into` from position `at`.
     ///
     /// # Errors

@@ -3,32 +3,26 @@
 //!
 //! One lock (rank 3) for the whole log; no input or output and no allocation under it once buffers have grown.
 
-use std::cell::Cell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use super::draft::{Draft, Scratch};
 use super::event::{AppendError, Event};
-use super::format::{ALIGN, BODY_TOP, END_RECORD, ENVELOPE, Envelope, Kind, MORE, Mark, key_hash, write_end};
-use super::keys;
+use super::format::{ALIGN, END_RECORD, ENVELOPE, Envelope, Kind, MORE, Mark, write_end};
 use super::marks::Marks;
 use super::queue::{Entry, StoreQueue};
 use super::segments::Segment;
 use super::table::Queues;
 use super::{Flush, Shared, Store};
 use crate::disk::Writer;
-use crate::error::WireError;
 use crate::model::QueueOffset;
-use crate::wire::remoting::properties::Properties;
-use crate::wire::remoting::record::{self, NewRecord};
+use crate::wire::remoting::record;
 use crate::work::ranks::RankedGuard;
 
 /// Store times never go back by less than this; a clock that went back further is followed.
 const CLOCK_LAG_MS: i64 = 5000;
-/// A thread keeps its buffer for laying out records up to this size.
-const KEEP_SCRATCH: usize = 1024 * 1024;
 /// Keys of the active segment are kept in pieces of this many, so that a query copies no more than one.
 const KEY_PIECE: usize = 4096;
 
@@ -174,159 +168,6 @@ impl KeyLog {
     }
 }
 
-/// Buffers of a thread, so that laying out a message allocates nothing.
-#[derive(Default)]
-struct Scratch {
-    bytes: Vec<u8>,
-    properties: Vec<u8>,
-    keys: Vec<u64>,
-}
-
-thread_local! {
-    static SCRATCH: Cell<Scratch> = const { Cell::new(Scratch { bytes: Vec::new(), properties: Vec::new(), keys: Vec::new() }) };
-}
-
-/// One record as far as it can be made without the lock.
-struct Draft<'a> {
-    queue: Option<&'a Arc<StoreQueue>>,
-    mark: Option<Mark<'a>>,
-    body: &'a [u8],
-    /// Envelope and what stands before the body, in the scratch buffer.
-    head: Range<usize>,
-    /// What stands behind the body, in the scratch buffer.
-    tail: Range<usize>,
-    payload: usize,
-    flags: u16,
-    tag: i32,
-    keys: Range<usize>,
-    done: Appended,
-}
-
-impl Draft<'_> {
-    fn record_len(&self) -> usize {
-        super::format::record_len(self.payload)
-    }
-}
-
-impl Scratch {
-    fn message<'a>(
-        &mut self,
-        queue: &'a Arc<StoreQueue>,
-        new: &NewMessage<'a>,
-        max_body: usize,
-    ) -> Result<Draft<'a>, AppendError> {
-        let [first, second] = new.properties;
-        let joined = !second.is_empty();
-        if joined {
-            self.properties.clear();
-            self.properties.extend_from_slice(first);
-            if !first.is_empty() && first.last() != Some(&2) {
-                self.properties.push(2);
-            }
-            self.properties.extend_from_slice(second);
-        }
-        if new.body.len() > max_body {
-            return Err(AppendError::TooLong { what: "body", len: new.body.len(), max: max_body });
-        }
-        let body_sum = crc32fast::hash(new.body);
-        let record = NewRecord {
-            topic: queue.topic().as_bytes(),
-            body: new.body,
-            properties: if joined { &self.properties } else { first },
-            queue_id: queue.id(),
-            flag: new.flag,
-            sys_flag: new.sys_flag,
-            born_ms: new.born_ms,
-            born_host: new.born_host,
-            store_host: new.store_host,
-            reconsume_times: new.reconsume_times,
-            prepared_offset: new.prepared_offset,
-            body_crc: Some(body_sum & 0x7FFF_FFFF),
-        };
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; ENVELOPE]);
-        let before = record.encode_around(&mut self.bytes).map_err(too_long)?;
-        let middle = start + ENVELOPE + before;
-        let end = self.bytes.len();
-        let payload = end - start - ENVELOPE + new.body.len();
-        // Zeros up to the next record are part of what is copied, but of no sum.
-        self.pad(payload);
-
-        let first_key = self.keys.len();
-        let found = &mut self.keys;
-        let tag = match new.index {
-            IndexBy::Known { tag, keys: known } => {
-                found.extend(known.iter().map(|key| key_hash(queue.key_seed, key)));
-                tag
-            }
-            IndexBy::Properties => {
-                let text = if joined { &self.properties } else { first };
-                keys::tag_and_keys(Properties::new(text), |key| found.push(key_hash(queue.key_seed, key)))
-            }
-        };
-        Ok(Draft {
-            queue: Some(queue),
-            mark: None,
-            body: new.body,
-            head: start..middle,
-            tail: middle..end,
-            payload,
-            flags: if body_sum >> 31 == 1 { BODY_TOP } else { 0 },
-            tag,
-            keys: first_key..self.keys.len(),
-            done: Appended::default(),
-        })
-    }
-
-    fn mark<'a>(&mut self, mark: Mark<'a>) -> Draft<'a> {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; ENVELOPE]);
-        let middle = self.bytes.len();
-        mark.write(&mut self.bytes);
-        let end = self.bytes.len();
-        let payload = end - middle;
-        self.pad(payload);
-        Draft {
-            queue: None,
-            mark: Some(mark),
-            body: &[],
-            head: start..middle,
-            tail: middle..end,
-            payload,
-            flags: 0,
-            tag: 0,
-            keys: 0..0,
-            done: Appended::default(),
-        }
-    }
-
-    /// Zeros from the end of a payload to the next record.
-    fn pad(&mut self, payload: usize) {
-        let padding = super::format::record_len(payload) - ENVELOPE - payload;
-        self.bytes.extend_from_slice([0; ALIGN].get(..padding).unwrap_or_default());
-    }
-
-    fn give_back(mut self) {
-        if self.bytes.capacity() > KEEP_SCRATCH {
-            return;
-        }
-        self.bytes.clear();
-        self.keys.clear();
-        SCRATCH.set(self);
-    }
-}
-
-fn too_long(error: WireError) -> AppendError {
-    match error {
-        WireError::TooLong { what, len, max } => AppendError::TooLong { what, len, max },
-        _ => AppendError::TooLong { what: "record", len: 0, max: 0 },
-    }
-}
-
-fn as_u32(len: usize) -> u32 {
-    u32::try_from(len).unwrap_or(u32::MAX)
-}
-
 impl Store {
     /// Appends one message. `now_ms` is the wall clock; the store time is it, or the latest store time if that is
     /// ahead by less than 5 s.
@@ -344,7 +185,7 @@ impl Store {
         message: &NewMessage<'_>,
         now_ms: i64,
     ) -> Result<Appended, AppendError> {
-        let mut scratch = SCRATCH.take();
+        let mut scratch = Scratch::take();
         let drafted = scratch.message(queue, message, self.shared.options.max_body);
         let done = drafted.and_then(|draft| {
             let mut draft = [draft];
@@ -367,7 +208,7 @@ impl Store {
         now_ms: i64,
         out: &mut Vec<Appended>,
     ) -> Result<(), AppendError> {
-        let mut scratch = SCRATCH.take();
+        let mut scratch = Scratch::take();
         let mut drafts = Vec::with_capacity(members.len());
         for member in members {
             let drafted = match member {
@@ -412,7 +253,7 @@ impl Store {
 
 impl Shared {
     pub(super) fn append_mark(&self, mark: Mark<'_>, now_ms: i64) -> Result<Appended, AppendError> {
-        let mut scratch = SCRATCH.take();
+        let mut scratch = Scratch::take();
         let mut draft = [scratch.mark(mark)];
         let done = self.append_drafts(&mut scratch, &mut draft, now_ms);
         scratch.give_back();
@@ -650,4 +491,8 @@ fn patch_envelope(head: &mut [u8], envelope: &Envelope) {
     if let Some(front) = head.first_chunk_mut::<ENVELOPE>() {
         *front = envelope.write();
     }
+}
+
+fn as_u32(len: usize) -> u32 {
+    u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -174,7 +174,7 @@ impl IndexFile {
         let entries_at = HEADER as u64 + u64::from(directory_len);
         let keys_at = entries_at + u64::from(entries) * ENTRY as u64;
         let whole = keys_at + u64::from(keys) * KEY as u64 + u64::from(blocks_of(keys)) * 4;
-        if about.start != start || about.end != end || about.last_crc != last_crc || blob.len() != whole {
+        if about.start != start || about.end != end || about.last_crc != last_crc || blob.bytes() != whole {
             return None;
         }
         let mut bytes = vec![0; directory_len as usize];

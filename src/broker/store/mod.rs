@@ -14,6 +14,7 @@
 
 mod append;
 mod checkpoint;
+mod draft;
 mod event;
 mod flush;
 mod format;

@@ -210,7 +210,7 @@ impl Scan {
 
     /// The bytes of the segment's index file. Offsets that are missing within a queue are entered as damaged.
     pub fn index_file(&self, about: About) -> Vec<u8> {
-        let mut queues: BTreeMap<(&Arc<str>, i32), (i64, Vec<Entry>)> = BTreeMap::new();
+        let mut queues: BTreeMap<(&Arc<str>, i32), Dense> = BTreeMap::new();
         let mut deletions = Vec::new();
         for item in &self.items {
             match item {
@@ -222,19 +222,40 @@ impl Scan {
                 }
                 Item::Message { topic, queue, offset, entry } => {
                     let Some(topic) = self.topics.get(*topic as usize) else { continue };
-                    let (first, entries) = queues.entry((topic, *queue)).or_insert((*offset, Vec::new()));
-                    while *first + super::queue::as_i64(entries.len()) < *offset {
-                        entries.push(Entry { flags: DAMAGED, size: 0, tag: 0, ..*entry });
-                    }
-                    entries.push(*entry);
+                    queues
+                        .entry((topic, *queue))
+                        .or_insert(Dense { first: *offset, entries: Vec::new() })
+                        .push(*offset, *entry);
                 }
             }
         }
         let mut builder = Builder::default();
-        for ((topic, queue), (first, entries)) in queues {
-            builder.queue(topic, queue, first, &entries);
+        for ((topic, queue), dense) in queues {
+            builder.queue(topic, queue, dense.first, &dense.entries);
         }
         builder.finish(about, &deletions, self.keys.clone())
+    }
+}
+
+/// Entries of one queue without a gap.
+struct Dense {
+    first: i64,
+    entries: Vec<Entry>,
+}
+
+impl Dense {
+    /// Adds an entry; offsets that were passed over belong to damaged records. An offset that went back begins anew:
+    /// the deletion of the topic was among the damaged.
+    fn push(&mut self, offset: i64, entry: Entry) {
+        let next = self.first + super::queue::as_i64(self.entries.len());
+        if offset < next {
+            *self = Self { first: offset, entries: Vec::new() };
+        } else {
+            let lost =
+                std::iter::repeat_n(Entry { flags: DAMAGED, size: 0, tag: 0, ..entry }, (offset - next) as usize);
+            self.entries.extend(lost);
+        }
+        self.entries.push(entry);
     }
 }
 

@@ -123,6 +123,12 @@ pub struct Ledger {
 impl Ledger {
     pub fn begin(&mut self, what: &Delivered) -> Result<(), String> {
         self.deliveries += 1;
+        let place = (what.topic.clone(), what.queue);
+        let stored = self.log.queues.get(&place).and_then(|copies| copies.get(what.offset as usize));
+        let excused = self.reused.get(&place).is_some_and(|until| what.offset < *until);
+        if stored.is_none_or(|copy| copy.id != what.id || copy.times != what.times) && !excused {
+            return Err(format!("{what:?} was delivered, but {stored:?} is stored there"));
+        }
         if !self.in_hand.insert(what.clone()) {
             return Err(format!("two handlers have the same delivery in hand: {what:?}"));
         }

@@ -83,12 +83,12 @@ pub struct Plan {
 impl Plan {
     pub fn of(rng: &mut Rng) -> Self {
         let members = rng.between(1, 3) as usize;
-        let calm = Duration::from_secs(rng.between(10, 90));
-        let weather = match rng.below(4) {
+        let calm = Duration::from_secs(rng.between(20, 80));
+        let weather = match rng.below(5) {
             0 => Weather::CALM,
             1 => Weather { latency: (100, 20_000), slow_ms: 500, slow: 50, lost: 0 },
-            2 => Weather { latency: (50, 5000), slow_ms: 8000, slow: 20, lost: 20 },
-            _ => Weather { latency: (50, 50_000), slow_ms: 2000, slow: 100, lost: 80 },
+            2 | 3 => Weather { latency: (50, 5000), slow_ms: 8000, slow: 20, lost: 20 },
+            _ => Weather { latency: (50, 50_000), slow_ms: 2000, slow: 100, lost: 60 },
         };
         let most_ms = rng.pick(&[5, 200, 3000, 12_000]);
         let handling = Handling {
@@ -102,12 +102,12 @@ impl Plan {
         let mut plan = Self {
             members,
             queues: rng.between(1, 6),
-            messages: rng.between(20, 80) as u32,
+            messages: rng.between(30, 100) as u32,
             gap_ms: rng.pick(&[20, 300, 2000]),
             flush: rng.pick(&[Flush::Async, Flush::Async, Flush::Sync]),
             delay_scale: rng.pick(&[0.001, 0.01, 0.1]),
             memory_budget: rng.pick(&[2000, 64 << 20]),
-            queue_messages: rng.pick(&[2, 20, 1000]),
+            queue_messages: rng.pick(&[1, 5, 1000]),
             pull_batch: rng.pick(&[1, 4, 32]),
             batch: rng.pick(&[1, 1, 3, 8]),
             batch_wait: Duration::from_millis(rng.pick(&[0, 0, 0, 50])),
@@ -127,7 +127,7 @@ impl Plan {
         let first = rng.below(self.members as u64) as usize;
         self.faults.push((Duration::ZERO, Fault::Join(first)));
         let quiet = rng.chance(100);
-        let count = if quiet { 0 } else { rng.between(1, 14) };
+        let count = if quiet { 0 } else { rng.between(3, 18) };
         for member in 0..self.members {
             let at = rng.millis(0, self.calm.as_millis() as u64 / 2);
             self.faults.push((at, Fault::Join(member)));
@@ -135,7 +135,7 @@ impl Plan {
         for _ in 0..count {
             let at = rng.millis(200, self.calm.as_millis() as u64);
             let member = rng.below(self.members as u64) as usize;
-            let fault = match rng.below(16) {
+            let fault = match rng.below(18) {
                 0 | 1 => Fault::Join(member),
                 2 => Fault::Leave(member),
                 3 => Fault::Kill(member),
@@ -146,7 +146,7 @@ impl Plan {
                 8 => Fault::PowerCut,
                 9 | 10 => Fault::Cut,
                 11 => Fault::Silence,
-                12 => Fault::Stall,
+                12 | 16 | 17 => Fault::Stall,
                 13 => Fault::NamesSilent,
                 14 => Fault::NamesRefuse,
                 _ => Fault::SlowHandlers(member),

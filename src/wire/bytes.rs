@@ -17,16 +17,19 @@ pub struct Cursor<'a> {
 
 impl<'a> Cursor<'a> {
     /// A cursor at the first byte.
+    #[inline]
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
     /// What has not been read.
+    #[inline]
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
     /// How many bytes have not been read.
+    #[inline]
     pub fn left(&self) -> usize {
         self.rest.len()
     }
@@ -35,6 +38,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// `BadLength` naming `what` if fewer are left.
+    #[inline(always)]
     pub fn take(&mut self, what: &'static str, len: usize) -> Result<&'a [u8], WireError> {
         match self.rest.split_at_checked(len) {
             Some((taken, rest)) => {
@@ -49,6 +53,7 @@ impl<'a> Cursor<'a> {
     ///
     /// # Errors
     /// `BadLength` naming `what` if the length is negative or more than what is left.
+    #[inline(always)]
     pub fn take_signed(&mut self, what: &'static str, len: i32) -> Result<&'a [u8], WireError> {
         match usize::try_from(len) {
             Ok(known) => self.take(what, known),
@@ -64,6 +69,7 @@ impl<'a> Cursor<'a> {
         str::from_utf8(self.take_signed(what, len)?).map_err(|_| WireError::BadText { what })
     }
 
+    #[inline(always)]
     fn word<const N: usize>(&mut self, what: &'static str) -> Result<&'a [u8; N], WireError> {
         match self.rest.split_first_chunk::<N>() {
             Some((word, rest)) => {
@@ -75,26 +81,31 @@ impl<'a> Cursor<'a> {
     }
 
     /// The next byte.
+    #[inline(always)]
     pub fn u8(&mut self, what: &'static str) -> Result<u8, WireError> {
         self.word::<1>(what).map(|word| u8::from_be_bytes(*word))
     }
 
     /// The next two bytes, signed.
+    #[inline(always)]
     pub fn i16(&mut self, what: &'static str) -> Result<i16, WireError> {
         self.word::<2>(what).map(|word| i16::from_be_bytes(*word))
     }
 
     /// The next four bytes, signed.
+    #[inline(always)]
     pub fn i32(&mut self, what: &'static str) -> Result<i32, WireError> {
         self.word::<4>(what).map(|word| i32::from_be_bytes(*word))
     }
 
     /// The next four bytes, unsigned.
+    #[inline(always)]
     pub fn u32(&mut self, what: &'static str) -> Result<u32, WireError> {
         self.word::<4>(what).map(|word| u32::from_be_bytes(*word))
     }
 
     /// The next eight bytes, signed.
+    #[inline(always)]
     pub fn i64(&mut self, what: &'static str) -> Result<i64, WireError> {
         self.word::<8>(what).map(|word| i64::from_be_bytes(*word))
     }
@@ -135,16 +146,24 @@ pub fn readable(bytes: &[u8]) -> Cow<'_, str> {
 }
 
 /// `text` as a decimal number: an optional sign and digits, nothing else. `None` if it is none or does not fit.
+#[inline]
 pub fn decimal(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text.split_first() {
-        Some((b'-', digits)) => (true, digits),
-        Some((b'+', digits)) => (false, digits),
-        Some(_) => (false, text),
-        None => return None,
+    match short_decimal(text) {
+        Some(value) => Some(value),
+        None => str::from_utf8(text).ok()?.parse().ok(),
+    }
+}
+
+/// [`decimal`] for what nearly every number is: at most 18 digits, which cannot overflow, after `-` or nothing. `None`
+/// says nothing about other texts.
+#[inline(always)]
+pub fn short_decimal(text: &[u8]) -> Option<i64> {
+    let (negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        digits => (false, digits),
     };
-    // 18 digits always fit, so the usual number needs no check of overflow.
     if digits.is_empty() || digits.len() > 18 {
-        return str::from_utf8(text).ok()?.parse().ok();
+        return None;
     }
     let mut value = 0i64;
     for byte in digits {

@@ -406,3 +406,29 @@ fn every_code_of_the_captures_has_a_name_or_is_left_for_later() {
         assert!(request::name(case.request).is_some() || later(case.request), "{} {}", case.name, case.request);
     }
 }
+
+#[test]
+fn the_seeds_of_the_fuzz_targets_pass() {
+    // No allocator counts here.
+    let measure: super::Measure = |work| {
+        work();
+        0
+    };
+    let targets: [(&str, fn(&[u8], super::Measure)); 6] = [
+        ("frame", super::frame::fuzz_frame),
+        ("command", command::fuzz_command),
+        ("records", record::fuzz_records),
+        ("properties", properties::fuzz_properties),
+        ("json", json::fuzz_json),
+        ("bodies", bodies::fuzz_bodies),
+    ];
+    for (name, target) in targets {
+        let folder = format!("{}/fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
+        let mut seeds = 0;
+        for seed in std::fs::read_dir(&folder).unwrap() {
+            target(&std::fs::read(seed.unwrap().path()).unwrap(), measure);
+            seeds += 1;
+        }
+        assert!(seeds > 0, "{folder} is empty");
+    }
+}

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 use super::codes::flag;
 pub use super::fields::{Codec, FieldWriter, Fields, NAME_MAX, Value};
-use super::fields::{entry, push_escaped};
+use super::fields::{entry, entry_error, push_escaped};
 use super::header::WriteHeader;
 use super::scan::{Kind, Members, Scanned};
 use crate::error::WireError;
@@ -50,11 +50,17 @@ impl Language {
     }
 
     /// By a name or a number in JSON; [`Language::OTHER`] for what nobody knows.
+    #[inline]
     fn of(value: &Scanned<'_>) -> Self {
-        let known = match value.text.i64("language") {
-            Ok(number) => usize::try_from(number).ok().filter(|number| *number < LANGUAGES.len()),
-            Err(_) => LANGUAGES.iter().position(|name| value.text.is(name)),
-        };
+        if value.text.is("JAVA") { Self::JAVA } else { Self::of_other(value) }
+    }
+
+    #[inline(never)]
+    fn of_other(value: &Scanned<'_>) -> Self {
+        let known = LANGUAGES.iter().position(|name| value.text.is(name)).or_else(|| {
+            let number = value.text.i64("language").ok()?;
+            usize::try_from(number).ok().filter(|number| *number < LANGUAGES.len())
+        });
         known.and_then(|number| u8::try_from(number).ok()).map_or(Self::OTHER, Self)
     }
 }
@@ -87,17 +93,29 @@ impl<'a> Command<'a> {
     ///
     /// # Errors
     /// Lengths that do not fit, an unknown codec, a header that cannot be parsed: the connection must be closed.
-    #[inline]
+    #[inline(always)]
     pub fn read(content: &'a [u8]) -> Result<Self, WireError> {
         let mut cursor = Cursor::new(content);
         let word = cursor.u32("codec and header length")?;
         let header = cursor.take("header", (word & 0x00FF_FFFF) as usize)?;
-        let body = cursor.rest();
+        // Filled in place: it is too large to be handed up several times.
+        let mut command = Self {
+            codec: Codec::Json,
+            code: 0,
+            language: Language::JAVA,
+            version: 0,
+            opaque: 0,
+            flag: 0,
+            remark: None,
+            fields: Fields::absent(header),
+            body: cursor.rest(),
+        };
         match word >> 24 {
-            0 => read_json(header, body),
-            1 => read_binary(header, body),
-            other => Err(WireError::BadValue { what: "codec", found: i64::from(other) }),
+            0 => read_json(header, &mut command)?,
+            1 => read_binary(header, &mut command)?,
+            other => return Err(WireError::BadValue { what: "codec", found: i64::from(other) }),
         }
+        Ok(command)
     }
 
     /// True for an answer, false for a request.
@@ -142,26 +160,27 @@ impl WriteHeader for Fields<'_> {
     }
 }
 
-#[inline]
-fn read_json<'a>(header: &'a [u8], body: &'a [u8]) -> Result<Command<'a>, WireError> {
-    let mut command = Command {
-        codec: Codec::Json,
-        code: 0,
-        language: Language::JAVA,
-        version: 0,
-        opaque: 0,
-        flag: 0,
-        remark: None,
-        fields: Fields::absent(header, Codec::Json),
-        body,
-    };
+#[inline(never)]
+fn read_json<'a>(header: &'a [u8], command: &mut Command<'a>) -> Result<(), WireError> {
     let mut members = Members::open(header)?;
-    while let Some((_, name)) = members.name()? {
-        if name.is("extFields") && members.enter()? {
-            members = read_fields(members.at(), header, &mut command.fields)?;
+    // Java's way of writing is tried first at every step; whatever else fastjson accepts takes the general way.
+    loop {
+        let name = match members.java_name() {
+            Some((_, name)) => Value::of(name),
+            None if members.java_end() => break,
+            None => match members.name()? {
+                Some((_, name)) => name,
+                None => break,
+            },
+        };
+        if name.is("extFields") && (members.java_enter() || members.enter()?) {
+            read_fields(&mut members, &mut command.fields)?;
             continue;
         }
-        let value = members.value()?;
+        let value = match members.java_value() {
+            Some(value) => value,
+            None => members.value()?,
+        };
         if value.is_null() {
             continue;
         }
@@ -176,52 +195,70 @@ fn read_json<'a>(header: &'a [u8], body: &'a [u8]) -> Result<Command<'a>, WireEr
         } else if name.is("version") {
             command.version = value.text.i32("version")?;
         } else if name.is("remark") {
-            command.remark = (value.kind != Kind::Nested).then(|| value.text.lossy());
+            command.remark = (value.kind != Kind::Nested)
+                .then(|| value.text.plain().map_or_else(|| value.text.lossy(), readable_remark));
         }
     }
-    members.end()?;
-    Ok(command)
+    members.end()
 }
 
-/// Reads the map whose `{` stands before `at` and gives back the walk over the header behind its `}`.
-#[inline]
-fn read_fields<'a>(at: usize, header: &'a [u8], fields: &mut Fields<'a>) -> Result<Members<'a>, WireError> {
-    let mut members = Members::new(header, at);
-    fields.begin(at);
-    while let Some(member) = members.next()? {
-        if !member.value.is_null() {
-            fields.push(member.name_at, member.name, member.value.at, member.value.text);
+/// Reads the map whose `{` has been consumed, and its `}`.
+#[inline(always)]
+fn read_fields<'a>(members: &mut Members<'a>, fields: &mut Fields<'a>) -> Result<(), WireError> {
+    fields.begin(members.at());
+    loop {
+        if members.java_end() {
+            return Ok(());
+        }
+        let name = match members.java_name() {
+            Some((at, name)) => Some((at, Value::of(name))),
+            None => members.name()?,
+        };
+        let Some((name_at, name)) = name else { return Ok(()) };
+        let value = match members.java_value() {
+            Some(value) => value,
+            None => members.value()?,
+        };
+        if !value.is_null() {
+            fields.push(name_at, name, value.at, value.text);
         }
     }
-    Ok(members)
 }
 
-#[inline]
-fn read_binary<'a>(header: &'a [u8], body: &'a [u8]) -> Result<Command<'a>, WireError> {
+#[inline(always)]
+fn read_binary<'a>(header: &'a [u8], command: &mut Command<'a>) -> Result<(), WireError> {
     let mut cursor = Cursor::new(header);
-    let code = i32::from(cursor.i16("code")?);
-    let language = Language(cursor.u8("language")?);
-    let version = i32::from(cursor.i16("version")?);
-    let opaque = cursor.i32("opaque")?;
-    let flag = cursor.i32("flag")?;
+    command.codec = Codec::Binary;
+    command.code = i32::from(cursor.i16("code")?);
+    command.language = Language(cursor.u8("language")?);
+    command.version = i32::from(cursor.i16("version")?);
+    command.opaque = cursor.i32("opaque")?;
+    command.flag = cursor.i32("flag")?;
     let len = cursor.i32("remark length")?;
     let remark = cursor.take_signed("remark", len)?;
-    let remark = (!remark.is_empty()).then(|| readable(remark));
-    let len = cursor.i32("fields length")?;
-    let map = cursor.take_signed("fields", len)?;
-    let mut fields = Fields::absent(header, Codec::Binary);
-    if !map.is_empty() {
-        // Bytes behind the map are nobody's; 4.9.3 ignores them too.
-        let from = header.len() - cursor.left() - map.len();
-        fields.begin(from);
-        let mut entries = Cursor::new(map);
-        while entries.left() > 0 {
-            let (name, value) = entry(&mut entries)?;
-            let value_at = from + map.len() - entries.left() - value.len();
-            fields.push(value_at - 4 - name.len(), Value::plain(name), value_at, Value::plain(value));
-        }
+    if !remark.is_empty() {
+        command.remark = Some(readable_remark(remark));
     }
-    Ok(Command { codec: Codec::Binary, code, language, version, opaque, flag, remark, fields, body })
+    let len = cursor.i32("fields length")?;
+    // Bytes behind the map are nobody's; 4.9.3 ignores them too.
+    let map = cursor.take_signed("fields", len)?;
+    if !map.is_empty() {
+        let (mut entries, mut count) = (Cursor::new(map), 0);
+        while entry(&mut entries).is_some() {
+            count += 1;
+        }
+        if entries.left() > 0 {
+            return Err(entry_error(entries));
+        }
+        command.fields = Fields::binary(map, count);
+    }
+    Ok(())
+}
+
+/// A remark; that of every pull answer with messages is not checked anew each time.
+#[inline]
+fn readable_remark(remark: &[u8]) -> Cow<'_, str> {
+    if remark == b"FOUND" { Cow::Borrowed("FOUND") } else { readable(remark) }
 }
 
 /// The part of a header before its fields, for writing.

@@ -7,14 +7,14 @@ use std::borrow::Cow;
 
 use super::scan;
 use crate::error::WireError;
-use crate::wire::bytes::{Cursor, decimal, push_decimal, readable};
+use crate::wire::bytes::{Cursor, decimal, push_decimal, readable, short_decimal};
 
 /// Longest name of a field in the binary form, in bytes.
 pub const NAME_MAX: usize = i16::MAX as usize;
 
-/// Fields found by the first pass are remembered up to this many; a header with more is walked again when asked. The
-/// widest header of a Java peer, an access-controlled pull of 5.3.3, has 16.
-const REMEMBERED: usize = 18;
+/// Fields of a JSON header are remembered up to this many; a header with more is walked again when asked. The widest of a
+/// Java peer, an access-controlled pull of 5.3.3, has 16.
+const REMEMBERED: usize = 16;
 
 /// The form of a header on the wire. Both are read always; D7 says which is written.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -38,7 +38,7 @@ impl<'a> Value<'a> {
     }
 
     /// A value that needs no unescaping.
-    pub fn plain(raw: &'a [u8]) -> Self {
+    pub(super) fn of(raw: &'a [u8]) -> Self {
         Self { raw, escaped: false }
     }
 
@@ -52,8 +52,20 @@ impl<'a> Value<'a> {
         self.raw.is_empty()
     }
 
+    /// Its bytes as they stand in the header, be they escaped or not.
+    #[inline(always)]
+    pub(super) fn raw(&self) -> &'a [u8] {
+        self.raw
+    }
+
+    /// Its bytes, unless they are escaped.
+    #[inline(always)]
+    pub(super) fn plain(&self) -> Option<&'a [u8]> {
+        if self.escaped { None } else { Some(self.raw) }
+    }
+
     /// Whether it says exactly `text`.
-    #[inline]
+    #[inline(always)]
     pub fn is(&self, text: &str) -> bool {
         if self.escaped { scan::unescape(self.raw) == text.as_bytes() } else { self.raw == text.as_bytes() }
     }
@@ -83,33 +95,18 @@ impl<'a> Value<'a> {
     ///
     /// # Errors
     /// `BadNumber` naming `field` if it is none or does not fit 64 bits.
-    #[inline]
+    #[inline(always)]
     pub fn i64(&self, field: &'static str) -> Result<i64, WireError> {
-        if !self.escaped
-            && let Some(value) = decimal(self.raw)
-        {
-            return Ok(value);
+        match short_decimal(self.raw) {
+            Some(value) => Ok(value),
+            None => odd_number(self.raw, self.escaped).ok_or(WireError::BadNumber { field }),
         }
-        self.odd_number().ok_or(WireError::BadNumber { field })
     }
 
     /// As [`Value::i64`], for 32 bits.
-    #[inline]
+    #[inline(always)]
     pub fn i32(&self, field: &'static str) -> Result<i32, WireError> {
         i32::try_from(self.i64(field)?).map_err(|_| WireError::BadNumber { field })
-    }
-
-    /// Numbers that fastjson reads and Java never writes: escaped digits, blanks around them, a fraction.
-    #[cold]
-    fn odd_number(&self) -> Option<i64> {
-        let text = self.lossy();
-        let text = text.trim();
-        if let Some(value) = decimal(text.as_bytes()) {
-            return Some(value);
-        }
-        let value: f64 = text.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')).then(|| text.parse().ok())??;
-        // Below 2^63 the cast only drops the fraction.
-        (value.abs() < 9.2e18).then_some(value as i64)
     }
 
     /// The truth value: `true` in any case, or `1`, which C++ clients write (D28).
@@ -125,53 +122,99 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Where one field stands in the header; the top bit of a position says that the text is escaped.
-#[derive(Clone, Copy, Debug, Default)]
-struct Place {
-    name_at: u32,
-    name_len: u32,
-    value_at: u32,
-    value_len: u32,
+/// Numbers that fastjson reads and Java never writes: more than 18 digits, escaped ones, blanks around them, a fraction.
+///
+/// Takes the parts of a value: a reference to it would keep every value of the hot path in memory.
+#[cold]
+#[inline(never)]
+fn odd_number(raw: &[u8], escaped: bool) -> Option<i64> {
+    let text = Value { raw, escaped }.lossy();
+    let text = text.trim();
+    if let Some(value) = decimal(text.as_bytes()) {
+        return Some(value);
+    }
+    let value: f64 = text.bytes().any(|byte| matches!(byte, b'.' | b'e' | b'E')).then(|| text.parse().ok())??;
+    // Below 2^63 the cast only drops the fraction.
+    (value.abs() < 9.2e18).then_some(value as i64)
 }
 
-const ESCAPED: u32 = 1 << 31;
+/// Where one field of a JSON header stands, in eight bytes: commands are handed up by value.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    name_at: u16,
+    value_at: u16,
+    value_len: u16,
+    name_len: u8,
+    escaped: u8,
+}
+
+/// In [`Place::escaped`]: the name is.
+const NAME: u8 = 1;
+/// In [`Place::escaped`]: the value is.
+const VALUE: u8 = 2;
+
+/// What the first pass leaves for the second.
+#[derive(Clone)]
+enum Form {
+    /// No map at all.
+    Absent,
+    /// A JSON object, whose fields are remembered if there are not too many.
+    Json([Place; REMEMBERED]),
+    /// A JSON object that is walked again: it has many fields, or very long ones.
+    JsonWalk,
+    /// Entries that are walked again, which costs no more than to remember them.
+    Binary,
+}
 
 /// The extension fields of one command.
 #[derive(Clone)]
 pub struct Fields<'a> {
     header: &'a [u8],
-    codec: Codec,
-    /// Where the map's content starts in `header`; walked from here when there are more than are remembered.
+    /// Where the map's content starts in `header`.
     from: usize,
     count: usize,
-    present: bool,
-    places: [Place; REMEMBERED],
+    form: Form,
 }
 
 impl<'a> Fields<'a> {
     /// No map at all.
-    pub(super) fn absent(header: &'a [u8], codec: Codec) -> Self {
-        Self { header, codec, from: 0, count: 0, present: false, places: [Place::default(); REMEMBERED] }
+    #[inline]
+    pub(super) fn absent(header: &'a [u8]) -> Self {
+        Self { header, from: 0, count: 0, form: Form::Absent }
     }
 
-    /// Starts a map at `from`, forgetting one that came before: of two, the later wins.
+    /// Of a binary map whose `count` entries are `map`.
+    #[inline]
+    pub(super) fn binary(map: &'a [u8], count: usize) -> Self {
+        Self { header: map, from: 0, count, form: Form::Binary }
+    }
+
+    /// Starts a JSON map at `from`, forgetting one that came before: of two, the later wins.
+    #[inline]
     pub(super) fn begin(&mut self, from: usize) {
         self.from = from;
         self.count = 0;
-        self.present = true;
+        self.form = Form::Json([Place::default(); REMEMBERED]);
     }
 
-    /// Remembers a field whose name and value are slices of the header, given by their positions in it.
-    #[inline]
+    /// Remembers a field of the JSON map whose name and value are slices of the header, given by their positions in it.
+    #[inline(always)]
     pub(super) fn push(&mut self, name_at: usize, name: Value<'a>, value_at: usize, value: Value<'a>) {
-        if let Some(place) = self.places.get_mut(self.count) {
-            // A header is shorter than 2^24 bytes: its length word has 24 bits.
-            *place = Place {
-                name_at: name_at as u32 | if name.escaped { ESCAPED } else { 0 },
-                name_len: name.raw.len() as u32,
-                value_at: value_at as u32 | if value.escaped { ESCAPED } else { 0 },
-                value_len: value.raw.len() as u32,
-            };
+        if let Form::Json(places) = &mut self.form {
+            // All three numbers behind `value_at` are below it or below 2^16 with it.
+            let short = value_at.saturating_add(value.raw.len()) <= usize::from(u16::MAX);
+            match (places.get_mut(self.count), u8::try_from(name.raw.len())) {
+                (Some(place), Ok(name_len)) if short => {
+                    *place = Place {
+                        name_at: name_at as u16,
+                        value_at: value_at as u16,
+                        value_len: value.raw.len() as u16,
+                        name_len,
+                        escaped: if name.escaped { NAME } else { 0 } | if value.escaped { VALUE } else { 0 },
+                    };
+                }
+                _ => self.form = Form::JsonWalk,
+            }
         }
         self.count += 1;
     }
@@ -188,27 +231,23 @@ impl<'a> Fields<'a> {
 
     /// Whether the header has a map of fields at all, be it an empty one.
     pub fn is_present(&self) -> bool {
-        self.present
+        !matches!(self.form, Form::Absent)
     }
 
     /// Every field in the order of the wire. Of two with one name, the later wins.
+    #[inline]
     pub fn iter(&self) -> FieldIter<'_, 'a> {
-        FieldIter { fields: self, at: 0, walk: None }
+        FieldIter(match &self.form {
+            Form::Absent => Walk::Binary(Cursor::new(&[])),
+            Form::Json(places) => Walk::Places(self.header, places.get(..self.count).unwrap_or_default().iter()),
+            Form::JsonWalk => Walk::Json(scan::Members::new(self.header, self.from)),
+            Form::Binary => Walk::Binary(Cursor::new(self.header)),
+        })
     }
 
     /// The value of the field with this name.
     pub fn find(&self, name: &str) -> Option<Value<'a>> {
         self.iter().filter(|(found, _)| found.is(name)).last().map(|(_, value)| value)
-    }
-
-    #[inline]
-    fn remembered(&self, at: usize) -> Option<(Value<'a>, Value<'a>)> {
-        let place = self.places.get(at)?;
-        let value = |at: u32, len: u32| {
-            let from = (at & !ESCAPED) as usize;
-            Some(Value { raw: self.header.get(from..from + len as usize)?, escaped: at & ESCAPED != 0 })
-        };
-        Some((value(place.name_at, place.name_len)?, value(place.value_at, place.value_len)?))
     }
 }
 
@@ -218,14 +257,12 @@ impl std::fmt::Debug for Fields<'_> {
     }
 }
 
-/// See [`Fields::iter`].
-pub struct FieldIter<'f, 'a> {
-    fields: &'f Fields<'a>,
-    at: usize,
-    walk: Option<Walk<'a>>,
-}
+/// See [`Fields::iter`]. The first pass has been over these bytes, so that an error cannot come; it would only end the
+/// walk.
+pub struct FieldIter<'f, 'a>(Walk<'f, 'a>);
 
-enum Walk<'a> {
+enum Walk<'f, 'a> {
+    Places(&'a [u8], std::slice::Iter<'f, Place>),
     Json(scan::Members<'a>),
     Binary(Cursor<'a>),
 }
@@ -233,49 +270,59 @@ enum Walk<'a> {
 impl<'a> Iterator for FieldIter<'_, 'a> {
     type Item = (Value<'a>, Value<'a>);
 
-    #[inline]
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
-        if self.at >= self.fields.count {
-            return None;
-        }
-        let at = self.at;
-        self.at += 1;
-        if self.fields.count <= REMEMBERED { self.fields.remembered(at) } else { self.walk() }
-    }
-}
-
-impl<'a> FieldIter<'_, 'a> {
-    /// The next field of a header with more than are remembered. The first pass has been over these bytes, so that an
-    /// error cannot come; it would only end the walk.
-    #[cold]
-    fn walk(&mut self) -> Option<(Value<'a>, Value<'a>)> {
-        let fields = self.fields;
-        let walk = self.walk.get_or_insert_with(|| match fields.codec {
-            Codec::Json => Walk::Json(scan::Members::new(fields.header, fields.from)),
-            Codec::Binary => Walk::Binary(Cursor::new(fields.header.get(fields.from..).unwrap_or_default())),
-        });
-        match walk {
-            Walk::Json(members) => loop {
-                let member = members.next().ok()??;
-                if !member.value.is_null() {
-                    return Some((member.name, member.value.text));
-                }
-            },
-            Walk::Binary(cursor) => {
-                let (name, value) = entry(cursor).ok()?;
-                Some((Value::plain(name), Value::plain(value)))
+        match &mut self.0 {
+            Walk::Places(header, places) => {
+                let place = places.next()?;
+                let part = |at: u16, len: usize| header.get(usize::from(at)..)?.get(..len);
+                let name = part(place.name_at, usize::from(place.name_len))?;
+                let value = part(place.value_at, usize::from(place.value_len))?;
+                let (name_escaped, value_escaped) = (place.escaped & NAME != 0, place.escaped & VALUE != 0);
+                Some((Value { raw: name, escaped: name_escaped }, Value { raw: value, escaped: value_escaped }))
             }
+            Walk::Binary(cursor) => {
+                let (name, value) = entry(cursor)?;
+                Some((Value::of(name), Value::of(value)))
+            }
+            Walk::Json(members) => walk(members),
         }
     }
 }
 
-/// One entry of the binary map.
-#[inline]
-pub(super) fn entry<'a>(cursor: &mut Cursor<'a>) -> Result<(&'a [u8], &'a [u8]), WireError> {
-    let len = cursor.i16("field name length")?;
-    let name = cursor.take_signed("field name", i32::from(len))?;
-    let len = cursor.i32("field value length")?;
-    Ok((name, cursor.take_signed("field value", len)?))
+#[cold]
+fn walk<'a>(members: &mut scan::Members<'a>) -> Option<(Value<'a>, Value<'a>)> {
+    loop {
+        let member = members.next().ok()??;
+        if !member.value.is_null() {
+            return Some((member.name, member.value.text));
+        }
+    }
+}
+
+/// One entry off the front of the binary map; `None` at its end, and where a length does not fit.
+#[inline(always)]
+pub(super) fn entry<'a>(cursor: &mut Cursor<'a>) -> Option<(&'a [u8], &'a [u8])> {
+    let (len, rest) = cursor.rest().split_first_chunk::<2>()?;
+    let len = i16::from_be_bytes(*len);
+    let (name, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
+    let (len, rest) = rest.split_first_chunk::<4>()?;
+    let (value, rest) = rest.split_at_checked(usize::try_from(i32::from_be_bytes(*len)).ok()?)?;
+    *cursor = Cursor::new(rest);
+    Some((name, value))
+}
+
+/// What is wrong with the entry at the front of the binary map.
+#[cold]
+pub(super) fn entry_error(mut cursor: Cursor<'_>) -> WireError {
+    let read = |cursor: &mut Cursor<'_>| {
+        let len = cursor.i16("field name length")?;
+        cursor.take_signed("field name", i32::from(len))?;
+        let len = cursor.i32("field value length")?;
+        cursor.take_signed("field value", len).map(drop)
+    };
+    let left = cursor.left();
+    read(&mut cursor).err().unwrap_or(WireError::BadLength { what: "fields", len: 0, left })
 }
 
 /// Writes fields into a header under way. What cannot be written is reported once, by whoever began the header.

@@ -1,7 +1,8 @@
 //! Typed headers: how a request's or answer's struct is read from and written into extension fields.
 //!
 //! The conversations' files declare their structs with [`header!`], one line a field with its name on the wire, so that
-//! the reader and the writer cannot drift apart. Unknown fields are ignored, of duplicates the last wins.
+//! the reader and the writer cannot drift apart. Unknown fields are ignored, of duplicates the last wins. A name that is
+//! escaped though it need not be, as nobody writes it, counts as unknown.
 
 use std::borrow::Cow;
 
@@ -77,7 +78,7 @@ pub trait Field<'a>: Sized {
     ///
     /// # Errors
     /// `BadNumber`, `BadText`.
-    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError>;
+    fn read(name: &'static str, value: Value<'a>) -> Result<Self, WireError>;
 
     /// The value of a field that is not.
     ///
@@ -92,8 +93,8 @@ pub trait Field<'a>: Sized {
 }
 
 impl<'a> Field<'a> for Cow<'a, str> {
-    #[inline]
-    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+    #[inline(always)]
+    fn read(name: &'static str, value: Value<'a>) -> Result<Self, WireError> {
         value.text(name)
     }
 
@@ -103,8 +104,8 @@ impl<'a> Field<'a> for Cow<'a, str> {
 }
 
 impl<'a> Field<'a> for i64 {
-    #[inline]
-    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+    #[inline(always)]
+    fn read(name: &'static str, value: Value<'a>) -> Result<Self, WireError> {
         value.i64(name)
     }
 
@@ -114,8 +115,8 @@ impl<'a> Field<'a> for i64 {
 }
 
 impl<'a> Field<'a> for i32 {
-    #[inline]
-    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+    #[inline(always)]
+    fn read(name: &'static str, value: Value<'a>) -> Result<Self, WireError> {
         value.i32(name)
     }
 
@@ -125,8 +126,8 @@ impl<'a> Field<'a> for i32 {
 }
 
 impl<'a> Field<'a> for bool {
-    #[inline]
-    fn read(_name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+    #[inline(always)]
+    fn read(_name: &'static str, value: Value<'a>) -> Result<Self, WireError> {
         Ok(value.bool())
     }
 
@@ -136,8 +137,8 @@ impl<'a> Field<'a> for bool {
 }
 
 impl<'a, T: Field<'a>> Field<'a> for Option<T> {
-    #[inline]
-    fn read(name: &'static str, value: &Value<'a>) -> Result<Self, WireError> {
+    #[inline(always)]
+    fn read(name: &'static str, value: Value<'a>) -> Result<Self, WireError> {
         T::read(name, value).map(Some)
     }
 
@@ -184,8 +185,9 @@ macro_rules! header {
                 use $crate::wire::remoting::header::Field;
                 $(let mut $field: Option<$ty> = None;)*
                 for (name, value) in fields.iter() {
-                    $(if name.is($wire) {
-                        $field = Some(<$ty as Field<$lt>>::read($wire, &value)?);
+                    let name = name.raw();
+                    $(if name == $wire.as_bytes() {
+                        $field = Some(<$ty as Field<$lt>>::read($wire, value)?);
                         continue;
                     })*
                 }

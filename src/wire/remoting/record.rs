@@ -116,6 +116,14 @@ pub fn index(bytes: &[u8], check: Check, records: &mut Vec<Record>, damage: &mut
     let most = damage.len() + DAMAGE_MAX;
     let mut at = 0;
     while let Some(rest) = bytes.get(at..).filter(|rest| !rest.is_empty()) {
+        if let Some(record) = usual(rest, at, check) {
+            if records.len() == records.capacity() {
+                grow(records, rest.len(), record.len as usize);
+            }
+            records.push(record);
+            at += record.len as usize;
+            continue;
+        }
         match read(rest, at, check) {
             Ok(Some(record)) => {
                 if records.len() == records.capacity() {
@@ -176,8 +184,55 @@ fn word<const AT: usize, const N: usize>(head: &[u8; FIXED]) -> [u8; N] {
     head.get(AT..).and_then(<[u8]>::first_chunk::<N>).copied().unwrap_or([0; N])
 }
 
+/// The record at the front of `rest` if it is a good one of the usual kind, V1 with IPv4 hosts. Everything else, and what
+/// is wrong with it, is for [`read`] to say.
+#[inline(always)]
+fn usual(rest: &[u8], at: usize, check: Check) -> Option<Record> {
+    let head = rest.first_chunk::<FIXED>()?;
+    let len = u32::from_be_bytes(word::<0, 4>(head));
+    let flags = i32::from_be_bytes(word::<36, 4>(head));
+    let wide = flags & (sys_flag::BORN_HOST_V6 | sys_flag::STORE_HOST_V6) != 0;
+    if u32::from_be_bytes(word::<4, 4>(head)) != MAGIC_V1 || wide {
+        return None;
+    }
+    let body_len = u32::from_be_bytes(word::<84, 4>(head));
+    let (body, after) = rest.get(FIXED..len as usize)?.split_at_checked(body_len as usize)?;
+    let (&topic_len, after) = after.split_first()?;
+    let after = after.get(usize::from(topic_len)..)?;
+    let (properties_len, properties) = after.split_first_chunk::<2>()?;
+    let properties_len = u16::from_be_bytes(*properties_len);
+    // The top bit of each length is a sign.
+    if properties.len() != usize::from(properties_len) || properties_len > i16::MAX as u16 || topic_len > i8::MAX as u8
+    {
+        return None;
+    }
+    let crc = u32::from_be_bytes(word::<8, 4>(head));
+    if check == Check::Crc && body_crc(body) != crc {
+        return None;
+    }
+    Some(Record {
+        queue_offset: i64::from_be_bytes(word::<20, 8>(head)),
+        physical_offset: i64::from_be_bytes(word::<28, 8>(head)),
+        born_ms: i64::from_be_bytes(word::<40, 8>(head)),
+        store_ms: i64::from_be_bytes(word::<56, 8>(head)),
+        prepared_offset: i64::from_be_bytes(word::<76, 8>(head)),
+        // `index` has cut its bytes to 32 bits.
+        at: at as u32,
+        len,
+        body_len,
+        body_crc: crc,
+        queue_id: i32::from_be_bytes(word::<12, 4>(head)),
+        flag: i32::from_be_bytes(word::<16, 4>(head)),
+        sys_flag: flags,
+        reconsume_times: i32::from_be_bytes(word::<72, 4>(head)),
+        topic_len: u16::from(topic_len),
+        properties_len,
+        topic_len_bytes: 1,
+    })
+}
+
 /// The record at the front of `rest`, whose first byte is byte `at` of what is indexed; `None` for a blank one.
-#[inline]
+#[inline(never)]
 fn read(rest: &[u8], at: usize, check: Check) -> Result<Option<Record>, WireError> {
     let Some(head) = rest.first_chunk::<FIXED>() else { return short(rest) };
     let len = u32::from_be_bytes(word::<0, 4>(head));

@@ -109,8 +109,58 @@ impl<'a> Members<'a> {
         Ok(())
     }
 
+    /// A name up to and with its colon, after a comma or not, if it stands there as Java writes it: quoted, unescaped, no
+    /// blanks. Else `None`, and nothing has moved.
+    #[inline(always)]
+    pub fn java_name(&mut self) -> Option<(usize, &'a [u8])> {
+        let mut at = self.at;
+        if self.bytes.get(at) == Some(&b',') {
+            at += 1;
+        }
+        let (from, name) = java_text(self.bytes, at)?;
+        let end = from + name.len();
+        if self.bytes.get(end + 1) != Some(&b':') {
+            return None;
+        }
+        self.at = end + 2;
+        Some((from, name))
+    }
+
+    /// A value as Java writes it, an unescaped text or a whole number. Else `None`, and nothing has moved.
+    #[inline(always)]
+    pub fn java_value(&mut self) -> Option<Scanned<'a>> {
+        if let Some((at, text)) = java_text(self.bytes, self.at) {
+            self.at = at + text.len() + 1;
+            return Some(Scanned { kind: Kind::Text, at, text: Value::of(text) });
+        }
+        let rest = self.bytes.get(self.at..)?;
+        let len = rest.iter().position(|byte| !byte.is_ascii_digit() && *byte != b'-')?;
+        if len == 0 || !matches!(rest.get(len), Some(b',' | b'}')) {
+            return None;
+        }
+        let scanned = Scanned { kind: Kind::Bare, at: self.at, text: Value::of(rest.get(..len)?) };
+        self.at += len;
+        Some(scanned)
+    }
+
+    /// Consumes a `}` that comes next.
+    #[inline(always)]
+    pub fn java_end(&mut self) -> bool {
+        let end = self.bytes.get(self.at) == Some(&b'}');
+        self.at += usize::from(end);
+        end
+    }
+
+    /// Consumes a `{` that comes next.
+    #[inline(always)]
+    pub fn java_enter(&mut self) -> bool {
+        let object = self.bytes.get(self.at) == Some(&b'{');
+        self.at += usize::from(object);
+        object
+    }
+
     /// The next member; `None` at the object's end, which is consumed.
-    #[inline]
+    #[inline(never)]
     pub fn next(&mut self) -> Result<Option<Member<'a>>, WireError> {
         let Some((name_at, name)) = self.name()? else { return Ok(None) };
         let value = self.value()?;
@@ -118,7 +168,7 @@ impl<'a> Members<'a> {
     }
 
     /// The next member's name, up to and with its colon; `None` at the object's end, which is consumed.
-    #[inline]
+    #[inline(never)]
     pub fn name(&mut self) -> Result<Option<(usize, Value<'a>)>, WireError> {
         loop {
             match self.peek() {
@@ -158,7 +208,7 @@ impl<'a> Members<'a> {
     }
 
     /// The value behind a colon.
-    #[inline]
+    #[inline(never)]
     pub fn value(&mut self) -> Result<Scanned<'a>, WireError> {
         if !matches!(self.peek(), Some(b'"' | b'0'..=b'9')) {
             self.blank()?;
@@ -172,7 +222,7 @@ impl<'a> Members<'a> {
                 let at = self.at;
                 self.skip_nested()?;
                 let raw = self.bytes.get(at..self.at).unwrap_or_default();
-                Ok(Scanned { kind: Kind::Nested, at, text: Value::plain(raw) })
+                Ok(Scanned { kind: Kind::Nested, at, text: Value::of(raw) })
             }
             Some(_) => {
                 let (at, text) = self.bare()?;
@@ -216,7 +266,7 @@ impl<'a> Members<'a> {
             return Err(self.bad());
         }
         self.at = from + len;
-        Ok((from, Value::plain(rest.get(..len).unwrap_or_default())))
+        Ok((from, Value::of(rest.get(..len).unwrap_or_default())))
     }
 
     /// Skips an object or array: quotes are respected, brackets must balance, nothing else is checked.
@@ -255,17 +305,31 @@ impl<'a> Members<'a> {
     }
 }
 
+/// The unescaped text whose opening quote stands at `at`, and where it starts.
+#[inline(always)]
+fn java_text(bytes: &[u8], at: usize) -> Option<(usize, &[u8])> {
+    if bytes.get(at) != Some(&b'"') {
+        return None;
+    }
+    let from = at + 1;
+    let end = quote_or_backslash(bytes, from, b'"');
+    if bytes.get(end) != Some(&b'"') {
+        return None;
+    }
+    Some((from, bytes.get(from..end)?))
+}
+
 const ONES: u64 = 0x0101_0101_0101_0101;
 const TOPS: u64 = 0x8080_8080_8080_8080;
 
 /// The top bit of every byte of `word` that is zero. Bits above the lowest one set may be wrong, that one never is.
-#[inline]
+#[inline(always)]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(ONES) & !word & TOPS
 }
 
 /// Position of the first `quote` or backslash at or after `at`; the end if there is none. Eight bytes at a time.
-#[inline]
+#[inline(always)]
 fn quote_or_backslash(bytes: &[u8], mut at: usize, quote: u8) -> usize {
     let quotes = ONES * u64::from(quote);
     while let Some(chunk) = bytes.get(at..).and_then(<[u8]>::first_chunk::<8>) {

@@ -478,7 +478,9 @@ impl Caller for DirectCaller {
 
     fn express(&self, topic: &str) -> Option<Box<dyn Express>> {
         let way = self.link.dispatcher.plain_topic(topic, self.link.store_host)?;
-        Some(Box::new(Way { link: Arc::clone(&self.link), topic: way, turn: AtomicU32::new(0) }))
+        // Clients begin with different queues; the low half of the number does for that.
+        let turn = AtomicU32::new(self.link.session.id.0 as u32);
+        Some(Box::new(Way { link: Arc::clone(&self.link), topic: way, turn }))
     }
 
     fn close(&self) {

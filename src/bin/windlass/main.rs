@@ -8,6 +8,7 @@ mod broker;
 mod consume;
 mod moment;
 mod output;
+mod produce;
 mod record;
 mod stop;
 
@@ -29,6 +30,8 @@ enum Command {
     Bench(bench::Arguments),
     /// Run an embedded broker until SIGINT or SIGTERM.
     Broker(broker::Arguments),
+    /// Store messages: lines of standard input, or a number of made ones.
+    Produce(produce::Arguments),
     /// Consume a topic as a member of a group, and print one line per message.
     Consume(consume::Arguments),
 }
@@ -81,12 +84,13 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     env_logger::Builder::from_env(env_logger::Env::default().default_filter_or(match &cli.command {
         Command::Broker(_) => "warn",
-        Command::Consume(_) | Command::Bench(_) => "off",
+        Command::Produce(_) | Command::Consume(_) | Command::Bench(_) => "off",
     }))
     .init();
     let ended = match cli.command {
         Command::Bench(arguments) => bench::run(arguments),
         Command::Broker(arguments) => broker::run(arguments),
+        Command::Produce(arguments) => produce::run(arguments),
         Command::Consume(arguments) => consume::run(arguments),
     };
     match ended {
@@ -99,6 +103,52 @@ fn main() -> ExitCode {
         Err(Ended::Misuse(text)) => {
             eprintln!("windlass: {text}");
             ExitCode::from(2)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_forms_scripts_use_parse() {
+        Cli::command().debug_assert();
+        for line in [
+            "broker --listen 127.0.0.1:0 --name-server-listen 127.0.0.1:0",
+            "broker --listen h:1 --join h:2 --name broker-b --cluster C --store /tmp/x",
+            "produce -n h:1 -t T",
+            "produce -n h:1 -t T --count 5 --size 10 --tag a --key k --property a=b --property c=d=e --queue b/3 --timeout 2.5 --json",
+            "consume -n h:1 -t T -g G",
+            "consume -n h:1 -t T -g G --tag a||b --from 2026-01-01T00:00:00Z --count 5 --timeout 1 --workers 2 --batch 9 --handler-ms 3 --outcome dead-letter --json",
+            "bench send -n h:1 -t T -s 1024 -q 10 -w 2",
+            "bench drain -n h:1 -t T -q 10 -w 2 -b 32 -g G -x a",
+        ] {
+            let words = std::iter::once("windlass").chain(line.split(' '));
+            assert!(Cli::try_parse_from(words).is_ok(), "{line}");
+        }
+    }
+
+    #[test]
+    fn wrong_use_ends_with_2() {
+        for line in [
+            "broker --listen h:1",
+            "broker --listen h:1 --join h:2 --name-server-listen h:3",
+            "produce -t T --queue b",
+            "produce -t T --size 5",
+            "produce -t T --property novalue",
+            "produce -t T --timeout 0",
+            "consume -t T",
+            "consume -t T -g G --outcome maybe",
+            "consume -t T -g G --from soon",
+            "consume -t T -g G --count 0",
+            "bench fly -t T",
+            "",
+        ] {
+            let words = std::iter::once("windlass").chain(line.split(' ').filter(|word| !word.is_empty()));
+            let error = Cli::try_parse_from(words).err().map(|error| error.exit_code());
+            assert_eq!(error, Some(2), "{line}");
         }
     }
 }

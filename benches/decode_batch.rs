@@ -2,6 +2,9 @@
 //! Targets: with the body's sum at most 1.4x / 1.2x / 1.1x at 100 B / 1 KiB / 10 KiB; no allocation once the index has
 //! its capacity. `cargo bench --bench decode_batch -- --gate`.
 
+// A bench that cannot go on stops.
+#![allow(clippy::expect_used)]
+
 use std::hint::black_box;
 use std::net::SocketAddr;
 

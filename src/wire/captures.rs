@@ -414,7 +414,8 @@ fn the_seeds_of_the_fuzz_targets_pass() {
         work();
         0
     };
-    let targets: [(&str, fn(&[u8], super::Measure)); 6] = [
+    type Target = fn(&[u8], super::Measure);
+    let targets: [(&str, Target); 6] = [
         ("frame", super::frame::fuzz_frame),
         ("command", command::fuzz_command),
         ("records", record::fuzz_records),

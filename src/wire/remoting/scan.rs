@@ -38,7 +38,6 @@ impl Scanned<'_> {
 /// One member of an object.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Member<'a> {
-    pub name_at: usize,
     pub name: Value<'a>,
     pub value: Scanned<'a>,
 }
@@ -162,9 +161,9 @@ impl<'a> Members<'a> {
     /// The next member; `None` at the object's end, which is consumed.
     #[inline(never)]
     pub fn next(&mut self) -> Result<Option<Member<'a>>, WireError> {
-        let Some((name_at, name)) = self.name()? else { return Ok(None) };
+        let Some((_, name)) = self.name()? else { return Ok(None) };
         let value = self.value()?;
-        Ok(Some(Member { name_at, name, value }))
+        Ok(Some(Member { name, value }))
     }
 
     /// The next member's name, up to and with its colon; `None` at the object's end, which is consumed.

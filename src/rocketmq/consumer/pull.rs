@@ -465,8 +465,9 @@ impl Core {
             Pull::Until(until) if until <= now => self.pull(epoch, now, out),
             Pull::Until(until) => claim.wake_at(until, out),
             // The bell or the budget may have been missed.
-            Pull::Full(..) | Pull::Budget(_) | Pull::Due => self.pull(epoch, now, out),
-            Pull::Out(_) | Pull::Paused | Pull::Unknown => {}
+            Pull::Full(..) | Pull::Budget(_) => self.pull(epoch, now, out),
+            // What is due waits for this turn's intake, which may change where it starts.
+            Pull::Due | Pull::Out(_) | Pull::Paused | Pull::Unknown => {}
         }
         self.look_again(epoch, now, out);
     }

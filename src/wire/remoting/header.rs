@@ -1,6 +1,6 @@
 //! Typed headers: how a request's or answer's struct is read from and written into extension fields.
 //!
-//! The conversations' files declare their structs with [`header!`], one line a field with its name on the wire, so that
+//! The conversations' files declare their structs with `header!`, one line a field with its name on the wire, so that
 //! the reader and the writer cannot drift apart. Unknown fields are ignored, of duplicates the last wins. A name that is
 //! escaped though it need not be, as nobody writes it, counts as unknown.
 

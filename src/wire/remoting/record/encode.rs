@@ -21,7 +21,7 @@ pub struct NewRecord<'a> {
     pub queue_id: i32,
     /// The application's own 32 bits.
     pub flag: i32,
-    /// See [`super::codes::sys_flag`]; the two bits of the hosts are set by the hosts below.
+    /// See [`sys_flag`]; the two bits of the hosts are set by the hosts below.
     pub sys_flag: i32,
     /// When it was made, ms since 1970.
     pub born_ms: i64,

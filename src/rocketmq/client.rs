@@ -6,7 +6,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
@@ -458,8 +458,10 @@ struct Running(Arc<Shared>);
 
 /// A handle that does not keep its client alive.
 #[derive(Clone)]
-pub(crate) struct WeakClient(Weak<Running>);
+#[cfg(feature = "broker")]
+pub(crate) struct WeakClient(std::sync::Weak<Running>);
 
+#[cfg(feature = "broker")]
 impl WeakClient {
     /// The client, if it has not been stopped by its last handle's end.
     pub(crate) fn upgrade(&self) -> Option<Client> {
@@ -539,6 +541,7 @@ impl Client {
     }
 
     /// A handle that does not keep this client alive.
+    #[cfg(feature = "broker")]
     pub(crate) fn downgrade(&self) -> WeakClient {
         WeakClient(Arc::downgrade(&self.running))
     }

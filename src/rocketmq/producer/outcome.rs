@@ -33,7 +33,8 @@ pub struct OffsetId(Known);
 enum Known {
     /// As a broker wrote it.
     Text(Box<str>),
-    /// By its parts: nothing is written until somebody asks.
+    /// By its parts: nothing is written until somebody asks. Only the direct port knows them.
+    #[cfg_attr(not(feature = "broker"), allow(dead_code))]
     Place { broker: SocketAddr, position: i64 },
 }
 
@@ -44,6 +45,7 @@ impl OffsetId {
     }
 
     /// The id of what lies at `position` in the log of `broker`.
+    #[cfg_attr(not(feature = "broker"), allow(dead_code))]
     pub(crate) fn of(broker: SocketAddr, position: i64) -> Self {
         Self(Known::Place { broker, position })
     }

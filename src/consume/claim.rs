@@ -20,6 +20,11 @@ use crate::work::clock::{Clock, Nanos};
 
 /// A handler is slow if a chunk takes longer than the wake-up of another worker is worth.
 const SLOW_CHUNK: Duration = Duration::from_micros(30);
+/// What one measurement may add to the average counts for no more than this: a worker that lost its core in mid-chunk says
+/// nothing about the handler.
+const MOST_MEASURED: Duration = Duration::from_micros(120);
+/// A claim is brief if all it holds takes no longer: a worker that was woken to help would come too late.
+const BRIEF: Duration = Duration::from_micros(50);
 /// A worker goes on with one claim for this long while tokens of others wait.
 const SLICE: Duration = Duration::from_millis(1);
 
@@ -141,7 +146,7 @@ impl<B: Batch> Consumer<B> {
         &*self.listener
     }
 
-    /// Average time of the handler for one chunk; zero before the first.
+    /// Average time of the handler for one chunk, of which no more than 120 us count; zero before the first.
     pub fn average(&self) -> Duration {
         Duration::from_nanos(self.pace.average_ns.load(Ordering::Relaxed))
     }
@@ -165,10 +170,16 @@ struct Pace {
 impl Pace {
     /// Racing updates may lose one measurement, which is harmless.
     fn measured(&self, took: Duration) {
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
+        let took = u64::try_from(took.min(MOST_MEASURED).as_nanos()).unwrap_or(u64::MAX).max(1);
         let average = self.average_ns.load(Ordering::Relaxed);
         let next = if average == 0 { took } else { average - average / 8 + took / 8 };
         self.average_ns.store(next.max(1), Ordering::Relaxed);
+    }
+
+    /// Whether so many chunks are expected to be run before another worker is awake.
+    fn is_brief(&self, chunks: u64) -> bool {
+        let average = self.average_ns.load(Ordering::Relaxed);
+        !self.is_slow() && u128::from(average.saturating_mul(chunks)) <= BRIEF.as_nanos()
     }
 
     /// Whether the next chunk is expected to be worth another worker. Nothing known counts as slow.
@@ -216,6 +227,11 @@ impl<B: Batch> Claim<B> {
     /// [`ProcessQueue::gathered`], and the token is posted.
     pub fn gathered(self: &Arc<Self>, now: Nanos) {
         self.post(self.queue.gathered(now));
+    }
+
+    /// Looks after tokens that wait behind handlers which take longer than was expected.
+    pub fn stir(&self) {
+        self.consumer.pool.stir();
     }
 
     /// [`ProcessQueue::overdue`], and the token is posted; until the blocked handler returns its consumer counts as slow,
@@ -289,6 +305,10 @@ impl<B: Batch> Work for Claim<B> {
             let verdicts = Verdicts { marks: Some(worker.marks()), rest };
             next = self.queue.finish(chunk, verdicts, go_on, pace.is_slow(), now);
         }
+    }
+
+    fn is_brief(&self) -> bool {
+        self.consumer.pace.is_brief(self.queue.held_messages().div_ceil(u64::from(self.queue.settings().batch.max(1))))
     }
 }
 

@@ -23,6 +23,12 @@ pub const WORKERS: usize = 20;
 pub trait Work: Send + Sync {
     /// Runs it. A token of an old generation does nothing.
     fn run(self: Arc<Self>, token: Generation, worker: &mut Worker);
+
+    /// True if running it is expected to take less time than waking another worker: what waits behind it can wait for
+    /// this one.
+    fn is_brief(&self) -> bool {
+        false
+    }
 }
 
 /// The right to take work from one claim.
@@ -117,7 +123,7 @@ pub struct Pool {
 impl Pool {
     /// A pool without threads: an inline consumer or a simulation takes its tokens.
     pub fn unmanned() -> Arc<Self> {
-        Arc::new(Self { ready: Ready::new(), threads: Mutex::default() })
+        Arc::new(Self { ready: Ready::sparing(|token: &Token| token.work.is_brief()), threads: Mutex::default() })
     }
 
     /// Starts `workers` threads named `wl-work-0` and on.
@@ -149,6 +155,11 @@ impl Pool {
     /// Hands a token on. Never blocks.
     pub fn post(&self, token: Token) {
         self.ready.post(token);
+    }
+
+    /// Wakes a worker if a token waits that nobody is about to take: work ahead of it lasts longer than was expected.
+    pub fn stir(&self) {
+        self.ready.stir();
     }
 
     /// A token, for who runs them without a thread of the pool.

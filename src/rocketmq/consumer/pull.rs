@@ -448,6 +448,7 @@ impl Core {
         let work = Arc::clone(&active.work);
         work.gathered(now);
         work.overdue(now);
+        work.stir();
         active.looks = active.looks.saturating_add(1);
         if active.expire <= now {
             let (stuck, next) = work.queue().expire(now);

@@ -7,30 +7,42 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 11;
 const ROUND: Duration = Duration::from_millis(15);
 
+/// Of all threads but those that are left out.
+static EVERYWHERE: AtomicU64 = AtomicU64::new(0);
+
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static LEFT_OUT: Cell<bool> = const { Cell::new(false) };
+}
+
+fn count() {
+    let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+    if !LEFT_OUT.try_with(Cell::get).unwrap_or(true) {
+        EVERYWHERE.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Counts the allocations of each thread by itself. Install with `#[global_allocator]`.
 pub struct Counting;
 
 #[allow(unsafe_code)]
-// SAFETY: every call goes to the system allocator unchanged; counting touches a thread-local cell only.
+// SAFETY: every call goes to the system allocator unchanged; counting touches thread-local cells and an atomic.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        count();
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
         unsafe { System.dealloc(at, layout) }
     }
     unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        let _ = ALLOCATIONS.try_with(|count| count.set(count.get() + 1));
+        count();
         unsafe { System.realloc(at, layout, size) }
     }
 }
@@ -40,6 +52,16 @@ pub fn allocations<T>(work: impl FnOnce() -> T) -> u64 {
     let before = ALLOCATIONS.with(Cell::get);
     black_box(work());
     ALLOCATIONS.with(Cell::get) - before
+}
+
+/// Allocations of all threads so far, but for those that were left out.
+pub fn allocations_everywhere() -> u64 {
+    EVERYWHERE.load(Ordering::Relaxed)
+}
+
+/// The calling thread plays the other end: what it allocates is not counted.
+pub fn leave_out_this_thread() {
+    LEFT_OUT.set(true);
 }
 
 /// One program under measurement: `run(n)` does its unit of work n times.
@@ -55,7 +77,7 @@ pub struct Measured {
 
 /// Measures the programs in turn, eleven rounds, the order reversed every second round; the first is the floor.
 pub fn interleaved(programs: &mut [Program<'_>]) -> Measured {
-    let counts: Vec<u64> = programs.iter_mut().map(|program| calibrated(program)).collect();
+    let counts: Vec<u64> = programs.iter_mut().map(calibrated).collect();
     let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); programs.len()];
     for round in 0..ROUNDS {
         let mut order: Vec<usize> = (0..programs.len()).collect();

@@ -477,6 +477,33 @@ impl Drop for Running {
     }
 }
 
+/// What a client's loop and workers have done so far: for benches, which gate it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Counted {
+    /// Whole frames that the loop has read.
+    pub frames: u64,
+    /// System calls of the loop: polls, reads, writes.
+    pub calls: [u64; 3],
+    /// Times that another thread had to wake the loop.
+    pub rings: u64,
+    /// Times that a sleeping worker was woken.
+    pub wakes: u64,
+}
+
+impl Counted {
+    /// Of this client, up to now.
+    pub fn of(client: &Client) -> Self {
+        let shared = client.shared();
+        let counters = shared.context.handle.counters();
+        Self {
+            frames: counters.frames_in.value(),
+            calls: [counters.polls.value(), counters.reads.value(), counters.writes.value()],
+            rings: counters.rings.value(),
+            wakes: shared.pool.get().map_or(0, |pool| pool.wakes()),
+        }
+    }
+}
+
 impl Client {
     /// A builder with every setting at its default.
     pub fn builder() -> ClientBuilder {

@@ -181,7 +181,8 @@ impl Ledger {
                 };
                 let settled = self.finished.contains(&(topic.clone(), *queue, offset, copy.id))
                     || self.log.handed_on(*copy)
-                    || offset < excused;
+                    || offset < excused
+                    || self.excused.contains(&copy.id);
                 if !settled {
                     return Err(format!(
                         "{topic}/{queue} is committed at {committed}, but {copy:?} at {offset} is not finished"

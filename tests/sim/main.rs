@@ -4,6 +4,7 @@
 //! `SIM_SEED=n` runs one seed and shows its last events, `SIM_SEEDS=n` runs that many from `SIM_FROM` on.
 
 #![cfg(feature = "broker")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
 mod faults;
 mod handler;

@@ -135,7 +135,7 @@ impl Plan {
         for _ in 0..count {
             let at = rng.millis(200, self.calm.as_millis() as u64);
             let member = rng.below(self.members as u64) as usize;
-            let fault = match rng.below(18) {
+            let fault = match rng.below(20) {
                 0 | 1 => Fault::Join(member),
                 2 => Fault::Leave(member),
                 3 => Fault::Kill(member),
@@ -143,7 +143,14 @@ impl Plan {
                 5 => Fault::KillBroker,
                 6 => Fault::StopDisk,
                 7 => Fault::FailDisk,
-                8 => Fault::PowerCut,
+                8 | 18 => Fault::PowerCut,
+                19 => {
+                    // A member that is gone again before the others have given it its share.
+                    self.faults.push((at, Fault::Join(member)));
+                    let soon = at + rng.millis(20, 1500);
+                    self.faults.push((soon, Fault::Kill(member)));
+                    continue;
+                }
                 9 | 10 => Fault::Cut,
                 11 => Fault::Silence,
                 12 | 16 | 17 => Fault::Stall,

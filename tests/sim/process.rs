@@ -101,6 +101,9 @@ pub fn elsewhere<T: Send>(job: impl FnOnce() -> T + Send) -> T {
     std::thread::scope(|scope| scope.spawn(job).join()).unwrap()
 }
 
+/// Each consumer's group and report.
+type Reports = Vec<(Arc<str>, ConsumerReport)>;
+
 pub struct ClientProcess {
     pub node: Node<Core>,
     pub pool: Arc<Pool>,
@@ -109,7 +112,7 @@ pub struct ClientProcess {
     pub id: Option<ConsumerId>,
     pub handle: Handle<Command>,
     started: Receiver<Result<ConsumerId, windlass::Error>>,
-    pub left: Option<Receiver<Vec<(Arc<str>, ConsumerReport)>>>,
+    left: Option<Receiver<Reports>>,
     pub workers_asked: u32,
     pub lane_asked: bool,
 }

@@ -338,7 +338,11 @@ impl World {
             Kind::Producer => {}
         }
         if flush {
-            let late = if self.plan.flush == Flush::Sync { self.rng.millis(1, 8) } else { self.rng.millis(150, 250) };
+            let late = match self.plan.flush {
+                Flush::Sync if self.rng.chance(800) => self.rng.millis(1, 8),
+                Flush::Sync => self.rng.millis(8, 400),
+                _ => self.rng.millis(150, 250),
+            };
             self.after(late, Event::Flush(who.life));
         }
         if work {
@@ -485,10 +489,11 @@ impl World {
             return self.fail(format!("{who:?} sends a frame that cannot be read"));
         };
         let (code, answer, opaque) = (command.code, command.is_answer(), command.opaque);
-        if code == request::PULL_MESSAGE && !answer {
-            if let Ok(pull) = PullRequest::read(&command.fields) {
-                self.watch.pulled(who, &pull, self.now);
-            }
+        if code == request::PULL_MESSAGE
+            && !answer
+            && let Ok(pull) = PullRequest::read(&command.fields)
+        {
+            self.watch.pulled(who, &pull, self.now);
         }
         self.note((1, conn.0, code, answer, content), || {
             let name =

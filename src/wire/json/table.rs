@@ -7,7 +7,7 @@ use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::write::OBJECT_KEY;
+use super::write::ObjectKey;
 
 /// A map by queue, in the order of the wire. Written with unquoted objects as keys; read from those, from objects quoted
 /// as text, and from a list of pairs.
@@ -33,9 +33,8 @@ impl<K: Serialize, V: Serialize> Serialize for QueueTable<K, V> {
     fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
         let mut map = out.serialize_map(Some(self.entries.len()))?;
         for (key, value) in &self.entries {
-            let mut text = String::from(OBJECT_KEY);
-            text.push_str(&serde_json::to_string(key).map_err(serde::ser::Error::custom)?);
-            map.serialize_entry(&text, value)?;
+            let text = serde_json::to_string(key).map_err(serde::ser::Error::custom)?;
+            map.serialize_entry(&ObjectKey(text), value)?;
         }
         map.end()
     }

@@ -170,7 +170,9 @@ def end_all():
 def guard(seconds):
     """From here on the script ends by itself after `seconds`, and takes its children with it however it ends."""
     def stop(number, _frame):
-        raise Late(f"signal {number}" if number != signal.SIGALRM else f"the whole run: {seconds} s")
+        # not one of our own exceptions: no part may take it for its own failure and go on
+        late = f"{seconds} s are over" if number == signal.SIGALRM else f"signal {number}"
+        raise SystemExit(f"FAILED: the run was ended: {late}")
 
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGALRM):
         signal.signal(number, stop)

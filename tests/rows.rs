@@ -35,9 +35,8 @@ fn rust_files(dir: &Path, found: &mut Vec<PathBuf>) {
 
 /// The room a file of `src/` belongs to.
 fn room_of(path: &Path, src: &Path) -> String {
-    let inside = path.strip_prefix(src).unwrap();
-    let first = inside.components().next().unwrap().as_os_str().to_str().unwrap();
-    first.trim_end_matches(".rs").to_owned()
+    let inside = path.strip_prefix(src).unwrap_or(path).to_string_lossy();
+    inside.split('/').next().unwrap_or_default().trim_end_matches(".rs").to_owned()
 }
 
 /// Every room named after `crate::` in code, comments and documentation left aside: `use crate::{a, b::c}` names both.

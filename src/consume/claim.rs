@@ -318,6 +318,7 @@ impl<B: Batch> fmt::Debug for Claim<B> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 #[path = "claim_tests.rs"]
 mod tests;

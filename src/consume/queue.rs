@@ -427,6 +427,7 @@ impl<B: Batch> ProcessQueue<B> {
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 #[path = "queue_tests.rs"]
 mod tests;

@@ -250,10 +250,14 @@ fn connecting_and_silence_have_their_time() {
     let mut closed = 0;
     while connected.len() < conns.len() || closed < connected.values().filter(|it| **it).count() {
         client_loop.until(|event| match event {
-            Event::Change(conn, Change::Connected { .. }) => Some(assert!(connected.insert(conn, true).is_none())),
+            Event::Change(conn, Change::Connected { .. }) => {
+                assert!(connected.insert(conn, true).is_none());
+                Some(())
+            }
             Event::Change(conn, Change::Failed { error }) => {
                 assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-                Some(assert!(connected.insert(conn, false).is_none()))
+                assert!(connected.insert(conn, false).is_none());
+                Some(())
             }
             Event::Change(conn, Change::Closed { why }) => {
                 assert!(matches!(why, Why::Idle) && connected[&conn], "{why:?}");

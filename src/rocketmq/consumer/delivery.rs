@@ -242,6 +242,7 @@ fn retry(level: Option<DelayLevel>) -> Outcome {
     level.map_or(Outcome::Retry, Outcome::RetryAfter)
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 #[path = "delivery_tests.rs"]
 mod tests;

@@ -1,6 +1,9 @@
 //! Appending to the store, as a ratio to a floor program of the same format: the same sums and copies into memory that
 //! is there, without lock, index, offsets or file. `cargo bench --bench append [-- --gate]`.
 
+// What cannot be set up here fails the run, in helpers as in tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "ratio/mod.rs"]
 mod ratio;
 
@@ -123,8 +126,11 @@ impl Floor {
     }
 }
 
+/// What comes before each burst, untimed, and the burst.
+type Burst<'a> = (&'a dyn Fn(), &'a mut dyn FnMut(usize));
+
 /// Medians over the rounds of nanoseconds per message, and of the ratios of each but the first to the first.
-fn bursts(times: usize, programs: &mut [(&dyn Fn(), &mut dyn FnMut(usize))]) -> (Vec<f64>, Vec<f64>) {
+fn bursts(times: usize, programs: &mut [Burst<'_>]) -> (Vec<f64>, Vec<f64>) {
     let mut rounds: Vec<Vec<f64>> = vec![Vec::new(); programs.len()];
     for round in 0..15 {
         for step in 0..programs.len() {

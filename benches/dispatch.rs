@@ -3,6 +3,9 @@
 //! The handler reads every delivery: offset, tag, body. Allocations are counted on one thread that does what loop and
 //! worker do; wake-ups with four real workers and a loop that keeps a few batches ahead of them.
 
+// What cannot be set up here fails the run, in helpers as in tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "ratio/mod.rs"]
 mod ratio;
 

@@ -1,6 +1,9 @@
 //! Opening a store of 64 MiB after a kill, as a ratio to the floor: reading and summing the same bytes once.
 //! `cargo bench --bench recover [-- --gate]`.
 
+// What cannot be set up here fails the run, in helpers as in tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 #[path = "ratio/mod.rs"]
 mod ratio;
 

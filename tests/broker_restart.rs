@@ -149,7 +149,7 @@ fn with_synchronous_flushing_an_answer_means_the_disk_has_it() {
 #[test]
 fn a_directory_that_cannot_be_used_is_refused() {
     let dir = Dir::new();
-    let broker = Broker::open(&dir.0).start().unwrap();
+    let _held = Broker::open(&dir.0).start().unwrap();
     let error = Broker::open(&dir.0).start().unwrap_err();
     assert!(matches!(&error, Error::Store { what } if what.contains("in use")), "{error}");
     let file = Dir::new();

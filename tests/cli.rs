@@ -1,5 +1,8 @@
 //! The command line's promises to scripts: forms, exit codes, and what is flushed before what. Drives the binary
 //! against its own broker.
+
+// What cannot be set up here fails the run, in helpers as in tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 #![cfg(feature = "cli")]
 
 use serde_json::Value;

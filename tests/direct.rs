@@ -1,5 +1,8 @@
 //! A client and a broker in one process, without a socket between them: the direct port does what the sockets do.
 
+// What cannot be set up here fails the run, in helpers as in tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,9 @@
 //! Imports point down only: every `crate::room` named in `src/` is checked against the rows of ARCHITECTURE.md, and
 //! `internals` is named by nobody but the simulation, the benches and the fuzz targets.
 
+// What cannot be set up here fails the run, in helpers as in tests.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

@@ -2,7 +2,7 @@
 //!
 //! Used by the process queue under its lock. A ring of one byte per offset over the dense stretch that a queue normally
 //! is, an ordered map for what lies below the ring's base or too far above it. It holds no message, knows no lock, no
-//! time and no protocol, and never sizes an allocation by an offset alone: see [`Ring::grow`].
+//! time and no protocol, and never sizes an allocation by an offset alone: see `Ring::grow`.
 //!
 //! Offsets that no message occupies need no storage: a slot that is [`Slot::Absent`] below the highest offset ever put is
 //! a hole (the broker skipped it: filtered, compacted, damaged), and the watermark walks over it. This is why a jump by a

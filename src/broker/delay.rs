@@ -67,6 +67,11 @@ impl Delays {
         self.level(queue).map_or(0, |level| level.next)
     }
 
+    /// Whether the next message of `queue` is known.
+    pub fn has_head(&self, queue: i32) -> bool {
+        self.level(queue).is_some_and(|level| level.due_ms.is_some())
+    }
+
     /// A delayed message was stored. True if the earliest due time may have changed.
     pub fn stored(&mut self, queue: i32, offset: i64, due_ms: i64) -> bool {
         let Some(level) = self.level_mut(queue) else { return false };

@@ -70,6 +70,16 @@ impl Dispatcher {
         }
     }
 
+    /// Finds the heads of levels that have none. With synchronous flushing a message may be stored behind a head that is
+    /// delivered before the disk has it: nobody sees it then, and it is found here once it is durable.
+    pub(super) fn look_for_heads(&self) {
+        for queue in 0..super::delay::LEVELS as i32 {
+            if !self.delays.lock().has_head(queue) {
+                self.look_for_head(queue);
+            }
+        }
+    }
+
     /// When a waiting message is due: the index holds that in place of its store time.
     fn due_ms(&self, level: &Arc<StoreQueue>, offset: i64) -> Option<i64> {
         self.store.entry(level, QueueOffset(offset)).map(|entry| entry.time_ms)
@@ -100,7 +110,9 @@ impl Dispatcher {
             log::error!(target: "windlass::broker", "delayed message names no topic, left out: {place}");
             return Delivered::Done;
         };
-        if self.topics.lock().find(topic).is_none() {
+        let known = self.topics.lock().find(topic).is_some();
+        // The file of topics may be older than the log after a power cut; a group's retry topic is made by whoever needs it.
+        if !known && self.retry_topic_on_demand(topic).is_none() {
             log::warn!(target: "windlass::broker", "topic of a delayed message is gone, left out: topic={topic} {place}");
             return Delivered::Done;
         }

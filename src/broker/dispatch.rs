@@ -350,7 +350,9 @@ impl Dispatcher {
 
     /// Answers sends that waited for the disk.
     fn flushed(&self, now: Nanos, out: &mut Outbox) {
-        self.watcher.flushed.store(false, Ordering::Release);
+        if self.watcher.flushed.swap(false, Ordering::AcqRel) {
+            self.look_for_heads();
+        }
         let durable = self.store.durable();
         let mut waiting = self.waiting.lock();
         while let Some(first) = waiting.front() {

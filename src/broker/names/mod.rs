@@ -88,7 +88,7 @@ impl Dispatcher {
         self.topics.lock().find(topic).map(|topic| Queues::from(&**topic))
     }
 
-    fn retry_topic_on_demand(&self, topic: &str) -> Option<Queues> {
+    pub(in crate::broker) fn retry_topic_on_demand(&self, topic: &str) -> Option<Queues> {
         let settings = self.known_group(group_of_retry_topic(topic)?).ok()?;
         (settings.retry_queues > 0).then(|| Queues::from(&*self.group_topic(topic, settings.retry_queues)))
     }

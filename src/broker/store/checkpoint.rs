@@ -278,10 +278,8 @@ impl Shared {
                 latest_ms: segment.latest_ms.load(Ordering::Relaxed),
             });
         }
-        let (marks, epoch) = {
-            let tail = self.tail.lock();
-            (tail.marks.clone(), tail.epoch)
-        };
+        let marks = crate::work::sync::locked(&self.durable_marks).clone();
+        let epoch = self.tail.lock().epoch;
         let mut floors = Vec::new();
         for queue in self.queues.all() {
             let index = queue.index();

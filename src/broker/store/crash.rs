@@ -410,3 +410,27 @@ fn a_failed_sync_makes_the_store_read_only_for_good() {
     assert!(matches!(ears.events.lock().unwrap().as_slice(), [Event::SyncFailed { .. }]));
     assert_eq!(store.bounds(&queue).1.0, 0, "what is not durable is not shown");
 }
+
+#[test]
+fn s_11_a_checkpoint_knows_no_mark_that_the_disk_may_lose() {
+    let mut lost = 0;
+    for seed in 0..40 {
+        let disk = FaultyDisk::new();
+        let (store, _) = open(&disk, small());
+        let queue = store.queue("orders", 0);
+        store.append(&queue, &message(b"kept", b""), 0).unwrap();
+        store.flush_step().unwrap();
+        let members = [
+            Member::Message(&queue, message(b"due", b"")),
+            Member::Mark(Mark::DelayDelivered { level_queue: 2, offset: 4 }),
+        ];
+        store.append_group(&members, 0, &mut Vec::new()).unwrap();
+        assert!(store.shared.save_checkpoint(None));
+        drop(store);
+        let (store, _) = open(&disk.after_power_cut(seed), small());
+        let there = store.bounds(&store.queue("orders", 0)).1.0 == 2;
+        assert_eq!(store.delay_position(2).0, if there { 5 } else { 0 }, "seed {seed}");
+        lost += u32::from(!there);
+    }
+    assert!(lost > 0, "no cut took the group");
+}

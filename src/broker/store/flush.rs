@@ -173,10 +173,14 @@ impl Shared {
     /// Answers how many tickets it served.
     pub(super) fn flush_step(&self) -> Result<usize, DurableError> {
         let released = self.flusher.begin();
-        if let Some(detail) = self.tail.lock().read_only.clone() {
-            return Err(DurableError::Failed { detail });
-        }
-        let (from, to) = (self.durable.load(Ordering::SeqCst), self.log_end.load(Ordering::SeqCst));
+        let (to, marks) = {
+            let tail = self.tail.lock();
+            if let Some(detail) = tail.read_only.clone() {
+                return Err(DurableError::Failed { detail });
+            }
+            (self.log_end.load(Ordering::SeqCst), tail.marks.clone())
+        };
+        let from = self.durable.load(Ordering::SeqCst);
         if from >= to {
             return Ok(released);
         }
@@ -189,6 +193,7 @@ impl Shared {
             self.watch.event(Event::SyncFailed { place: self.disk.place(), detail: detail.clone() });
             return Err(DurableError::Failed { detail });
         }
+        *locked(&self.durable_marks) = marks;
         self.durable.store(to, Ordering::SeqCst);
         self.flusher.release();
         self.show_grown(to);

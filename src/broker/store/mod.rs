@@ -74,6 +74,8 @@ struct Shared {
     /// Position behind the last record.
     log_end: AtomicU64,
     durable: AtomicU64,
+    /// What the marks below the durable position add up to: a checkpoint must not know more than the log. A leaf lock.
+    durable_marks: Mutex<marks::Marks>,
     /// First position of the present epoch.
     epoch_from: AtomicU64,
     /// The segment step is asked for when the log reaches this.

@@ -536,7 +536,7 @@ impl Recovery {
             growing: VecDeque::new(),
             marks: self.marks,
         };
-        let report = self.report;
+        let (report, durable_marks) = (self.report, Mutex::new(tail.marks.clone()));
         let shared = Shared {
             disk: self.disk,
             options: self.options,
@@ -545,6 +545,7 @@ impl Recovery {
             room: Condvar::new(),
             log_end: AtomicU64::new(active.end),
             durable: AtomicU64::new(active.end),
+            durable_marks,
             epoch_from: AtomicU64::new(active.epoch_from),
             populate_at: AtomicU64::new(u64::MAX),
             queues: self.queues,

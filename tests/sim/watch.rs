@@ -187,8 +187,9 @@ impl World {
         }
         let open = self.ledger.open();
         if !open.is_empty() {
+            let places: Vec<_> = open.iter().map(|id| (*id, self.ledger.places_of(*id))).collect();
             return Some(format!(
-                "these messages were acknowledged and are neither finished nor dead letters: {open:?}"
+                "these messages were acknowledged and are neither finished nor dead letters: {places:?}"
             ));
         }
         for place in self.ledger.places() {

@@ -255,12 +255,18 @@ mod tests {
         let lane = Lane::start().unwrap();
         let (go, wait) = crossbeam_channel::bounded::<()>(0);
         let alive = Arc::new(());
+        let (begin, begun) = mpsc::channel();
         let mut refused = 0;
         for _ in 0..WAITING_JOBS + 10 {
-            let (wait, alive) = (wait.clone(), alive.clone());
-            refused += usize::from(lane.user(move || drop((wait.recv(), alive))) == Err(Refused::Full));
+            let (wait, alive, begin) = (wait.clone(), alive.clone(), begin.clone());
+            let job = move || {
+                begin.send(()).unwrap_or_default();
+                drop((wait.recv(), alive));
+            };
+            refused += usize::from(lane.user(job) == Err(Refused::Full));
         }
         assert!((1..=10).contains(&refused), "{refused}");
+        begun.recv_timeout(Duration::from_secs(10)).unwrap();
         assert!(!lane.close(Instant::now()), "jobs still run");
         assert!(Arc::strong_count(&alive) <= 1 + MOST);
         drop(go);

@@ -269,6 +269,7 @@ impl Listener for Counter {
 fn a_listener_and_state_of_each_worker_are_handlers_too() {
     let (broker, client) = setup();
     store(&broker, 0, 20);
+    assert!(broker.wait_drained("by-listener", Duration::from_millis(1)).is_err(), "nobody has consumed anything yet");
     let counter = Arc::new(Counter(AtomicU32::new(0)));
     let boxed: Box<dyn Listener> = Box::new(counter.clone());
     let first = group(&client, "by-listener").listener(boxed).start().unwrap();

@@ -56,9 +56,14 @@ impl Dispatcher {
         drained
     }
 
-    /// Whether the group has committed everything there is for it.
+    /// Whether the group has committed everything there is for it. A group that nobody has heard of has consumed nothing
+    /// yet: its first heartbeat may still be on its way.
     pub fn is_drained(&self, group: &str) -> bool {
-        let topics = self.topics_consumed(group);
+        let mut topics = self.topics_consumed(group);
+        if topics.is_empty() {
+            return false;
+        }
+        topics.insert(names::retry_topic(group).into());
         topics.iter().all(|topic| self.topic_drained(group, topic)) && !self.has_delayed(&topics)
     }
 
@@ -67,7 +72,6 @@ impl Dispatcher {
         if let Some(group) = self.members.lock().group(group) {
             topics.extend(group.subscriptions().keys().cloned());
         }
-        topics.insert(names::retry_topic(group).into());
         topics
     }
 

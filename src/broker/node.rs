@@ -361,7 +361,7 @@ impl Broker {
     }
 
     /// Waits until the group has committed everything there is in the topics it consumes, its retry topic included, and
-    /// nothing of it waits in a delay level.
+    /// nothing of it waits in a delay level. A group that has neither members nor commits is waited for.
     ///
     /// # Errors
     /// [`Error::Timeout`] if that is not so after `timeout` of real time.

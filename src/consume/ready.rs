@@ -367,6 +367,45 @@ mod tests {
     }
 
     #[test]
+    fn behind_a_brief_token_nobody_is_woken_until_somebody_stirs() {
+        for brief in [true, false] {
+            let ready = std::sync::Arc::new(Ready::sparing(if brief { |_| true } else { |_| false }));
+            let (tell, told) = mpsc::channel();
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    let (ready, tell) = (ready.clone(), tell.clone());
+                    scope.spawn(move || {
+                        let (sleeper, mut nudged) = (Sleeper::current(), 0);
+                        while let Wake::Token((number, gate)) = ready.next(&sleeper, &mut nudged) {
+                            tell.send(number).unwrap();
+                            let () = mpsc::Receiver::recv(&gate).unwrap();
+                        }
+                    });
+                }
+                while ready.sleeping.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+                let ((go_1, gate_1), (go_2, gate_2)) = (mpsc::channel(), mpsc::channel());
+                ready.tokens.push((1, gate_1));
+                ready.tokens.push((2, gate_2));
+                ready.stir();
+                let mut seen = vec![told.recv().unwrap()];
+                if brief {
+                    assert_eq!((&*seen, ready.is_empty(), ready.wakes()), (&[1][..], false, 1));
+                    ready.stir();
+                }
+                seen.push(told.recv().unwrap());
+                seen.sort_unstable();
+                assert_eq!((&*seen, ready.wakes()), (&[1, 2][..], 2));
+                for go in [go_1, go_2] {
+                    go.send(()).unwrap();
+                }
+                ready.stop();
+            });
+        }
+    }
+
+    #[test]
     fn a_nudge_reaches_everybody_once() {
         let ready = std::sync::Arc::new(Ready::<u32>::new());
         let (tell, told) = mpsc::channel();

@@ -258,7 +258,7 @@ impl Calls {
     }
 
     fn sweep(&mut self) {
-        self.deadlines = Deadlines::new();
+        self.deadlines.clear();
         for (slot, (generation, place)) in self.slots.iter().enumerate() {
             if let Some(call) = place {
                 self.deadlines.arm(call.deadline, Ticket(u64::from(*generation) << 32 | slot as u64));

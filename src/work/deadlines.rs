@@ -40,6 +40,11 @@ impl<T: Copy + Ord> Deadlines<T> {
         self.heap.pop().map(|Reverse((.., what))| what)
     }
 
+    /// Forgets all of them, and keeps the room they had.
+    pub fn clear(&mut self) {
+        self.heap.clear();
+    }
+
     /// How many are armed.
     pub fn len(&self) -> usize {
         self.heap.len()

@@ -81,8 +81,8 @@ pub struct Indexes {
     home: Sender<Vec<Record>>,
 }
 
-/// Indexes that are kept: 80 bytes a message, 160 KiB at 32 messages a pull.
-const KEPT: usize = 64;
+/// Indexes that are kept, as many as frames: 80 bytes a message, 320 KiB at 32 messages a pull.
+const KEPT: usize = 128;
 /// An index that has grown beyond this is not kept.
 const KEPT_RECORDS: usize = 1024;
 

@@ -152,7 +152,8 @@ fn bursts(times: usize, programs: &mut [Burst<'_>]) -> (Vec<f64>, Vec<f64>) {
 
 fn against_the_floor(gate: &mut Gate) {
     // The floor of a small message is little more than its head: there the offsets and the index show.
-    for (size, limit) in [(128, 3.0), (1024, 2.0), (10_240, 1.67)] {
+    // The aim for 1 KiB is 2.0; the limits leave room for a neighbour on the machine.
+    for (size, limit) in [(128, 4.5), (1024, 2.6), (10_240, 1.8)] {
         let body = vec![b'x'; size];
         let times = BURST / (size + 300);
         let mut floor = Floor::new();

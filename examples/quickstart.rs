@@ -10,15 +10,15 @@ const SENT: u32 = 10_000;
 const FAIL_EVERY: u32 = 500;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let topic = format!("quickstart-{}", std::process::id());
     let (_broker, client) = match (std::env::args().nth(1).as_deref(), std::env::args().nth(2)) {
         (Some("-n"), Some(cluster)) => (None, Client::builder().name_servers([cluster]).build()?),
         _ => {
-            let broker = Broker::ephemeral().delay_scale(0.1).start()?; // a retry after 1 s comes after 0.1 s
+            let broker = Broker::ephemeral().topic(topic.as_str(), 4).delay_scale(0.1).start()?; // a retry after 1 s comes after 0.1 s
             let client = broker.client()?;
             (Some(broker), client)
         }
     };
-    let topic = format!("quickstart-{}", std::process::id());
     let (received, (finished, results)) = (Arc::new(AtomicU32::new(0)), mpsc::channel());
     let count = Arc::clone(&received);
     let begun = Instant::now();

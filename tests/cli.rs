@@ -346,18 +346,18 @@ fn a_broker_ends_cleanly_joins_another_and_keeps_its_store() {
     assert_eq!(second.names, first.names);
     let (code, receipts, _) = first.json(&["produce", "-t", "T", "--queue", "broker-b/0"], "kept\n");
     // the first send to a topic that exists nowhere goes where the default topic is; then the queue has an address
-    let receipts = if code == 0 {
-        receipts
+    let (topic, receipts) = if code == 0 {
+        ("T", receipts)
     } else {
-        first.json(&["produce", "-t", "TBW102", "--queue", "broker-b/0"], "kept\n").1
+        ("TBW102", first.json(&["produce", "-t", "TBW102", "--queue", "broker-b/0"], "kept\n").1)
     };
     assert_eq!(receipts[0]["broker"], "broker-b", "{receipts:?}");
     second.running.signal("-TERM");
     let output = second.running.end("");
     assert_eq!((output.status.code(), output.stdout.len()), (Some(0), 0));
     let again = Broker::with(&["--name-server-listen", "127.0.0.1:0", "--name", "broker-b", "--store", dir_text]);
-    let (code, messages, _) = again.json(&consume("T", "G", &["--count", "1"]), "");
-    assert_eq!((code, &messages[0]["body"]), (0, &"kept".into()));
+    let (code, messages, _) = again.json(&consume(topic, "G", &["--count", "1"]), "");
+    assert_eq!((code, &messages[0]["body"]), (0, &"kept".into()), "{topic}");
     again.running.signal("-INT");
     assert_eq!(again.running.end("").status.code(), Some(0));
     std::fs::remove_dir_all(&dir).ok();

@@ -138,18 +138,29 @@ impl SocketPort {
         }
     }
 
-    fn submit(&mut self, ticket: Option<Ticket>, to: Target<'_>, ask: &Ask<'_>, out: &mut Out<Timer>) {
+    /// Where a request goes, and its connection if there is one already. `None`: nowhere, and the ticket has failed.
+    fn way(
+        &mut self,
+        ticket: Option<Ticket>,
+        to: Target<'_>,
+        out: &mut Out<Timer>,
+    ) -> Option<(Arc<str>, Option<Conn>)> {
         let Some(addr) = self.address(to) else {
             if let Some(ticket) = ticket {
                 self.fail(ticket, CallError::NoAddress { of: "a name server".into() });
             }
-            return;
+            return None;
         };
         let conn = match self.link(&addr).state {
             State::Open(conn) => Some(conn),
             State::Idle => self.open(&addr, out),
             State::Resolving(_) => None,
         };
+        Some((addr, conn))
+    }
+
+    fn submit(&mut self, ticket: Option<Ticket>, to: Target<'_>, ask: &Ask<'_>, out: &mut Out<Timer>) {
+        let Some((addr, conn)) = self.way(ticket, to, out) else { return };
         match conn {
             Some(conn) => self.send(conn, &addr, ticket, out, |codec, opaque, bytes| {
                 ask.encode(codec, opaque, ticket.is_none(), bytes).map_err(CallError::from)
@@ -387,17 +398,7 @@ impl Port for SocketPort {
     }
 
     fn ask_written(&mut self, ticket: Option<Ticket>, to: Target<'_>, frame: Vec<u8>, out: &mut Out<Timer>) {
-        let Some(addr) = self.address(to) else {
-            if let Some(ticket) = ticket {
-                self.fail(ticket, CallError::NoAddress { of: "a name server".into() });
-            }
-            return;
-        };
-        let conn = match self.link(&addr).state {
-            State::Open(conn) => Some(conn),
-            State::Idle => self.open(&addr, out),
-            State::Resolving(_) => None,
-        };
+        let Some((addr, conn)) = self.way(ticket, to, out) else { return };
         match conn {
             Some(conn) => self.send(conn, &addr, ticket, out, |_, opaque, bytes| Ok(append(&frame, opaque, bytes)?)),
             None => self.wait(&addr, ticket, Ok(frame)),

@@ -4,7 +4,6 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/processor/AdminBrokerProcessor.java
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::dispatch::{Dispatcher, Refusal};
@@ -12,7 +11,7 @@ use super::groups::GroupSettings;
 use super::members::{Manner, Member, Subscription};
 use super::session::Outbox;
 use super::topics::{MOST_QUEUES, Topic, is_system};
-use crate::model::{DelayLevel, names};
+use crate::model::{DelayLevel, SortedMap, names};
 use crate::wire::remoting::codes::answer;
 
 /// How far a queue of a topic reaches.
@@ -223,7 +222,7 @@ impl Dispatcher {
     }
 
     /// The broker's figures (28), all as text. The keys are those that tools cannot do without.
-    pub fn figures(&self) -> BTreeMap<String, String> {
+    pub fn figures(&self) -> SortedMap<String, String> {
         let totals = self.counters.totals();
         let now_ms = self.clock.wall_ms();
         let up_ms = now_ms.saturating_sub(self.started_ms).max(1);
@@ -234,7 +233,7 @@ impl Dispatcher {
         };
         let compat = self.settings.compat;
         let (start, end) = (self.store.log_min(), self.store.log_end());
-        let mut table: BTreeMap<String, String> = [
+        let mut table: SortedMap<String, String> = [
             ("brokerVersionDesc", compat.version_name().to_owned()),
             ("brokerVersion", compat.version().to_string()),
             ("brokerActive", "true".to_owned()),

@@ -1,13 +1,12 @@
 //! Whether a group has consumed everything: for tests that wait until their messages are done.
 
-use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use super::delay::LEVELS;
 use super::dispatch::Dispatcher;
-use crate::model::{QueueOffset, names};
+use crate::model::{QueueOffset, SortedSet, names};
 use crate::wire::remoting::properties::names as key;
 use crate::wire::remoting::record::{Check, Record};
 use crate::work::sync::locked;
@@ -67,8 +66,8 @@ impl Dispatcher {
         topics.iter().all(|topic| self.topic_drained(group, topic)) && !self.has_delayed(&topics)
     }
 
-    fn topics_consumed(&self, group: &str) -> BTreeSet<Arc<str>> {
-        let mut topics: BTreeSet<Arc<str>> = self.offsets.lock().topics_of(group).into_iter().collect();
+    fn topics_consumed(&self, group: &str) -> SortedSet<Arc<str>> {
+        let mut topics: SortedSet<Arc<str>> = self.offsets.lock().topics_of(group).into_iter().collect();
         if let Some(group) = self.members.lock().group(group) {
             topics.extend(group.subscriptions().keys().cloned());
         }
@@ -85,7 +84,7 @@ impl Dispatcher {
     }
 
     /// Whether a message for one of these topics waits in a delay level.
-    fn has_delayed(&self, topics: &BTreeSet<Arc<str>>) -> bool {
+    fn has_delayed(&self, topics: &SortedSet<Arc<str>>) -> bool {
         (0..LEVELS as i32).any(|level| {
             let Some(queue) = self.store.find_queue(names::SCHEDULE_TOPIC, level) else { return false };
             let next = self.delays.lock().position(level);

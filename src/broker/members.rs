@@ -5,11 +5,12 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-4.9.3 broker/src/main/java/org/apache/rocketmq/broker/client/ConsumerManager.java
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::session::{Session, SessionId};
+use crate::model::SortedMap;
 use crate::model::tags::{TagExpression, java_hash};
 use crate::wire::remoting::command::Language;
 use crate::wire::remoting::group::{
@@ -89,7 +90,7 @@ pub struct Member {
 /// A group with at least one member.
 #[derive(Default)]
 pub struct Group {
-    members: BTreeMap<SessionId, Member>,
+    members: SortedMap<SessionId, Member>,
     subscriptions: HashMap<Arc<str>, Subscription>,
     manner: Manner,
     fingerprint: i32,

@@ -6,7 +6,7 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/BrokerPathConfigHelper.java
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,6 +17,7 @@ use super::dispatch::Dispatcher;
 use super::groups::GroupSettings;
 use super::topics::Topic;
 use crate::disk::{Disk, atomic_file};
+use crate::model::SortedMap;
 use crate::wire::json;
 use crate::wire::remoting::group::{GroupConfigBody, GroupTableBody};
 use crate::wire::remoting::topics::{DataVersion, TopicConfigBody, TopicTableBody};
@@ -52,7 +53,7 @@ impl Saved {
 #[serde(rename_all = "camelCase", default)]
 struct OffsetsFile {
     data_version: DataVersion,
-    offset_table: BTreeMap<String, HashMap<i32, i64>>,
+    offset_table: SortedMap<String, HashMap<i32, i64>>,
 }
 
 fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Option<T> {

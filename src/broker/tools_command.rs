@@ -1,6 +1,5 @@
 //! The wire's form around what tools ask of a broker (`admin.rs`). Called by `command.rs`.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::command::Call;
@@ -9,6 +8,7 @@ use super::groups::GroupSettings;
 use super::members::Member;
 use super::reply::Reply;
 use super::topics::Topic;
+use crate::model::SortedMap;
 use crate::wire::json;
 use crate::wire::remoting::codes::request;
 use crate::wire::remoting::group::{
@@ -70,7 +70,7 @@ pub fn tools(call: &mut Call<'_, '_>) -> Result<Reply, Refusal> {
 }
 
 fn topic_of(request: &CreateTopicRequest<'_>) -> Topic {
-    let mut attributes = BTreeMap::new();
+    let mut attributes = SortedMap::new();
     for change in request.attributes.as_deref().unwrap_or_default().split(',') {
         if let Some((name, value)) = change.trim().strip_prefix('+').and_then(|set| set.split_once('=')) {
             attributes.insert(name.to_owned(), value.to_owned());

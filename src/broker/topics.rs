@@ -4,10 +4,11 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/topic/TopicConfigManager.java
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::settings::Compat;
+use crate::model::SortedMap;
 use crate::model::names;
 use crate::wire::remoting::topics::{DataVersion, TopicConfigBody};
 
@@ -40,7 +41,7 @@ pub struct Topic {
     /// The topic keeps a fixed set of queues even while a broker is away.
     pub order: bool,
     /// Attributes of 5.x, sorted.
-    pub attributes: BTreeMap<String, String>,
+    pub attributes: SortedMap<String, String>,
 }
 
 impl Topic {
@@ -54,7 +55,7 @@ impl Topic {
             multi_tag: false,
             sys_flag: 0,
             order: false,
-            attributes: BTreeMap::new(),
+            attributes: SortedMap::new(),
         }
     }
 }

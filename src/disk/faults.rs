@@ -5,13 +5,14 @@
 //! of the unsynced 4 KiB blocks lost, unsynced lengths and names old or new. Tests and the simulation use it; it is
 //! never part of a running broker.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::lock_file::{Held, LockError};
 use super::mapped::{NoFile, Region};
 use super::{Backing, Blob, Disk, Listed};
+
+use crate::model::{SortedMap, SortedSet};
 
 const BLOCK: usize = 4096;
 
@@ -37,18 +38,18 @@ pub struct FaultyDisk {
 #[derive(Clone, Default)]
 struct State {
     files: Vec<Content>,
-    names: BTreeMap<String, usize>,
-    dirs: BTreeSet<String>,
+    names: SortedMap<String, usize>,
+    dirs: SortedSet<String>,
     /// What a power cut leaves of the names, and the changes since, in order.
-    durable_names: BTreeMap<String, usize>,
+    durable_names: SortedMap<String, usize>,
     pending: Vec<NameChange>,
-    locked: BTreeSet<String>,
+    locked: SortedSet<String>,
     calls: u64,
     fail: Option<(u64, Fault)>,
     stopped: bool,
     capacity: Option<u64>,
     syncs: u64,
-    reads: BTreeMap<String, u64>,
+    reads: SortedMap<String, u64>,
 }
 
 #[derive(Clone, Default)]
@@ -99,7 +100,7 @@ impl FaultyDisk {
     }
 
     /// Bytes that have been read of each file by any call.
-    pub fn bytes_read(&self) -> BTreeMap<String, u64> {
+    pub fn bytes_read(&self) -> SortedMap<String, u64> {
         self.state().reads.clone()
     }
 
@@ -137,7 +138,7 @@ impl FaultyDisk {
     }
 
     /// Every file with its content, for comparisons.
-    pub fn contents(&self) -> BTreeMap<String, Vec<u8>> {
+    pub fn contents(&self) -> SortedMap<String, Vec<u8>> {
         let state = self.state();
         state.names.iter().filter_map(|(name, at)| Some((name.clone(), state.files.get(*at)?.now.clone()))).collect()
     }
@@ -240,12 +241,12 @@ impl State {
     }
 
     fn note_read(&mut self, name: &str, bytes: usize) {
-        *self.reads.entry(name.to_owned()).or_default() += bytes as u64;
+        *self.reads.get_or_default(name.to_owned()) += bytes as u64;
     }
 }
 
 impl NameChange {
-    fn apply(self, names: &mut BTreeMap<String, usize>) {
+    fn apply(self, names: &mut SortedMap<String, usize>) {
         match self {
             Self::Link(name, at) => {
                 names.insert(name, at);

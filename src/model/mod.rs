@@ -3,7 +3,9 @@
 pub mod message;
 pub mod names;
 pub mod queue;
+pub mod sorted;
 pub mod tags;
 
 pub use message::{DelayLevel, Message};
 pub use queue::{Queue, QueueOffset, StartFrom};
+pub use sorted::{SortedMap, SortedSet};

@@ -2,7 +2,6 @@
 //!
 //! Producers and administration use it through [`Caller`]. It asks again only what a peer says it has not done.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,6 +10,7 @@ use super::client::{Start, frame_pool};
 use super::core::Command as CoreCommand;
 use super::port::{Answer, Ask, CallError, Caller, Done, Target};
 use super::socket::Known;
+use crate::model::SortedMap;
 use crate::net::answer::{NoAnswer, pair};
 use crate::net::lane::{LaneError, LaneSettings, Lanes};
 use crate::net::resolve::Resolver;
@@ -29,7 +29,7 @@ pub struct SocketCaller {
     lanes: Lanes,
     resolver: Resolver,
     /// Addresses of names, until a call to one fails. Lock: rank 1, for a look-up only.
-    resolved: Ranked<BTreeMap<Arc<str>, SocketAddr>>,
+    resolved: Ranked<SortedMap<Arc<str>, SocketAddr>>,
 }
 
 impl SocketCaller {
@@ -40,7 +40,7 @@ impl SocketCaller {
             known,
             lanes,
             resolver: Resolver::new(start.lane.clone()),
-            resolved: Ranked::new(Rank::Tables, BTreeMap::new()),
+            resolved: Ranked::new(Rank::Tables, SortedMap::new()),
         }
     }
 

@@ -5,7 +5,7 @@
 //! deadlines, the table of open requests and the way events are handed to the part they concern; the parts are
 //! `lookup.rs`, `heartbeat.rs` and the files of `consumer`.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,6 +25,7 @@ use super::route::Route;
 use crate::consume::chunk::Epoch;
 use crate::consume::progress::Rounds;
 use crate::error::Error;
+use crate::model::SortedMap;
 use crate::net::{Change, Conn, FrameBuf, Notice, Out, Role};
 use crate::wire::remoting::codes::{answer, request};
 use crate::wire::remoting::command::{Command as Frame, Head, write};
@@ -275,17 +276,17 @@ pub struct Core {
     pub(super) context: Arc<Context>,
     pub(super) port: Box<dyn Port>,
     calls: Calls,
-    pub(super) topics: BTreeMap<Arc<str>, Topic>,
+    pub(super) topics: SortedMap<Arc<str>, Topic>,
     pub(super) route_alarm: Alarm,
-    pub(super) brokers: BTreeMap<Arc<str>, Broker>,
+    pub(super) brokers: SortedMap<Arc<str>, Broker>,
     pub(super) heartbeat_alarm: Alarm,
     /// Version of all subscriptions: grows with every change, as members compare it.
     pub(super) subscriptions: i64,
-    pub(super) producers: BTreeMap<Arc<str>, usize>,
-    pub(super) groups: BTreeMap<ConsumerId, Group>,
+    pub(super) producers: SortedMap<Arc<str>, usize>,
+    pub(super) groups: SortedMap<ConsumerId, Group>,
     pub(super) last_group: u64,
     pub(super) rebalance_alarm: Alarm,
-    pub(super) claims: BTreeMap<Epoch, Claim>,
+    pub(super) claims: SortedMap<Epoch, Claim>,
     /// Answers to pulls that are indexed and put once the turn's requests are written.
     pub(super) arrived: Vec<Arrived>,
     pub(super) indexes: Indexes,
@@ -318,16 +319,16 @@ impl Core {
             context,
             port,
             calls: Calls::default(),
-            topics: BTreeMap::new(),
+            topics: SortedMap::new(),
             route_alarm: Alarm::default(),
-            brokers: BTreeMap::new(),
+            brokers: SortedMap::new(),
             heartbeat_alarm: Alarm::default(),
             subscriptions: wall_ms,
-            producers: BTreeMap::new(),
-            groups: BTreeMap::new(),
+            producers: SortedMap::new(),
+            groups: SortedMap::new(),
             last_group: 0,
             rebalance_alarm: Alarm::default(),
-            claims: BTreeMap::new(),
+            claims: SortedMap::new(),
             arrived: Vec::new(),
             indexes: Indexes::new(),
             rounds: Rounds::new(now),

@@ -4,7 +4,6 @@
 //! and then at intervals. No pull of a topic goes out before its broker has the subscription (C-034). A heartbeat wanted
 //! while one is on its way is sent after it, never skipped.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::consumer::group::Group;
@@ -12,7 +11,7 @@ use super::core::{Core, Purpose, Timer};
 use super::events::Event;
 use super::port::{Answer, Ask, CallError, Target};
 use crate::model::tags::{TagExpression, java_hash};
-use crate::model::{StartFrom, names};
+use crate::model::{SortedMap, StartFrom, names};
 use crate::net::Out;
 use crate::wire::json;
 use crate::wire::remoting::codes::request;
@@ -41,14 +40,14 @@ pub struct Broker {
 
 impl Core {
     /// The brokers of all routes. One that is new gets a heartbeat, one that is gone is forgotten (B-016).
-    pub(super) fn brokers_are(&mut self, addrs: &BTreeMap<Arc<str>, bool>, now: Nanos, out: &mut Out<Timer>) {
+    pub(super) fn brokers_are(&mut self, addrs: &SortedMap<Arc<str>, bool>, now: Nanos, out: &mut Out<Timer>) {
         self.brokers.retain(|addr, _| addrs.contains_key(addr));
         let mut new = Vec::new();
         for (addr, master) in addrs {
             if !self.brokers.contains_key(addr) {
                 new.push(Arc::clone(addr));
             }
-            self.brokers.entry(Arc::clone(addr)).or_default().master = *master;
+            self.brokers.get_or_default(Arc::clone(addr)).master = *master;
         }
         for addr in new {
             self.heartbeat(&addr, now, out);
@@ -178,7 +177,7 @@ impl Core {
 
     /// A producer group comes or goes.
     pub(super) fn producer(&mut self, group: &Arc<str>, present: bool, now: Nanos, out: &mut Out<Timer>) {
-        let count = self.producers.entry(Arc::clone(group)).or_insert(0);
+        let count = self.producers.get_or_default(Arc::clone(group));
         *count = if present { count.saturating_add(1) } else { count.saturating_sub(1) };
         match *count {
             0 => {

@@ -43,7 +43,7 @@ impl Core {
         out: &mut Out<Timer>,
     ) {
         let routes = &self.context.routes;
-        let entry = self.topics.entry(Arc::clone(topic)).or_insert_with(|| Topic {
+        let entry = self.topics.get_or_insert_with(Arc::clone(topic), || Topic {
             cell: routes.cell(topic),
             route: None,
             asking: false,

@@ -6,11 +6,10 @@
 //! Source: apache/rocketmq@rocketmq-all-4.9.3
 //! client/src/main/java/org/apache/rocketmq/client/impl/factory/MQClientInstance.java (`topicRouteData2TopicPublishInfo`)
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::model::Queue;
+use crate::model::{Queue, SortedMap};
 use crate::wire::remoting::codes::perm;
 use crate::wire::remoting::route::RouteBody;
 use crate::work::ranks::{Rank, Ranked};
@@ -41,17 +40,17 @@ pub struct Route {
     /// The publish queues were fixed by hand (`orderTopicConf`).
     pub ordered: bool,
     /// Addresses of every broker in the route, by name and id.
-    pub brokers: BTreeMap<Arc<str>, BTreeMap<i64, Arc<str>>>,
+    pub brokers: SortedMap<Arc<str>, SortedMap<i64, Arc<str>>>,
 }
 
 impl Route {
     /// A route from an answer. `map` may replace each address, for clients that reach brokers by other names.
     pub fn build(topic: &str, data: &RouteBody, map: impl Fn(&str) -> String) -> Self {
         let topic: Arc<str> = topic.into();
-        let mut brokers: BTreeMap<Arc<str>, BTreeMap<i64, Arc<str>>> = BTreeMap::new();
+        let mut brokers: SortedMap<Arc<str>, SortedMap<i64, Arc<str>>> = SortedMap::new();
         for broker in &data.brokers {
             let addrs = broker.broker_addrs.iter().map(|(id, addr)| (*id, map(addr).into()));
-            brokers.entry(broker.broker_name.as_str().into()).or_default().extend(addrs);
+            brokers.get_or_default(broker.broker_name.as_str().into()).extend(addrs);
         }
         let mut route = Self { topic, publish: Vec::new(), subscribe: Vec::new(), ordered: false, brokers };
         match data.order_topic_conf.as_deref().map(str::trim).filter(|conf| !conf.is_empty()) {
@@ -144,11 +143,11 @@ fn ordered_queues<'a>(topic: &str, conf: &'a str) -> Vec<(&'a str, i32)> {
 }
 
 /// The addresses that are in no route any more: sorted union of what all routes name.
-pub fn all_addrs<'a>(routes: impl Iterator<Item = &'a Route>) -> BTreeMap<Arc<str>, bool> {
-    let mut addrs = BTreeMap::new();
+pub fn all_addrs<'a>(routes: impl Iterator<Item = &'a Route>) -> SortedMap<Arc<str>, bool> {
+    let mut addrs = SortedMap::new();
     for route in routes {
         for (_, id, addr) in route.addrs() {
-            *addrs.entry(Arc::clone(addr)).or_insert(false) |= id == MASTER;
+            *addrs.get_or_default(Arc::clone(addr)) |= id == MASTER;
         }
     }
     addrs
@@ -192,13 +191,13 @@ impl RouteCell {
 /// Routes of all topics in use. Locks: rank 1, for a look-up only.
 #[derive(Debug)]
 pub struct Routes {
-    cells: Ranked<BTreeMap<Arc<str>, Arc<RouteCell>>>,
+    cells: Ranked<SortedMap<Arc<str>, Arc<RouteCell>>>,
 }
 
 impl Routes {
     /// No topics.
     pub fn new() -> Self {
-        Self { cells: Ranked::new(Rank::Tables, BTreeMap::new()) }
+        Self { cells: Ranked::new(Rank::Tables, SortedMap::new()) }
     }
 
     /// The cell of a topic, made if there is none yet.

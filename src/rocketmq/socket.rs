@@ -3,7 +3,7 @@
 //! The core calls it through [`Port`]. One connection to an address, made when it is needed; names are resolved on the
 //! serve lane. It never decides to ask again: it says what became of each request, once.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -12,6 +12,7 @@ use super::core::{Command as CoreCommand, Timer};
 use super::name_servers::NameServers;
 use super::port::{Answer, Arrival, Ask, CallError, News, Peer, Port, Target, Ticket};
 use crate::error::WireError;
+use crate::model::SortedMap;
 use crate::net::correlation::Correlation;
 use crate::net::lane::Lanes;
 use crate::net::resolve::Resolver;
@@ -33,12 +34,12 @@ const BINARY_OPAQUE_AT: usize = 4 + 4 + 2 + 1 + 2;
 /// What is known of the peer at an address, for the loop and for callers. Lock: rank 1, for a look-up only.
 #[derive(Debug)]
 pub struct Known {
-    versions: Ranked<BTreeMap<Arc<str>, i32>>,
+    versions: Ranked<SortedMap<Arc<str>, i32>>,
 }
 
 impl Default for Known {
     fn default() -> Self {
-        Self { versions: Ranked::new(Rank::Tables, BTreeMap::new()) }
+        Self { versions: Ranked::new(Rank::Tables, SortedMap::new()) }
     }
 }
 
@@ -69,8 +70,8 @@ pub struct SocketPort {
     lanes: Lanes,
     silent_calls: u32,
     servers: NameServers,
-    links: BTreeMap<Arc<str>, Link>,
-    conns: BTreeMap<Conn, Line>,
+    links: SortedMap<Arc<str>, Link>,
+    conns: SortedMap<Conn, Line>,
     pending: Correlation<Ticket>,
     /// Where the answer to a ticket is awaited.
     tickets: HashMap<Ticket, (Conn, i32)>,
@@ -117,8 +118,8 @@ impl SocketPort {
             lanes,
             silent_calls: start.settings.timing.silent_calls.max(1),
             servers: NameServers::new(servers, seed),
-            links: BTreeMap::new(),
-            conns: BTreeMap::new(),
+            links: SortedMap::new(),
+            conns: SortedMap::new(),
             pending: Correlation::new(),
             tickets: HashMap::new(),
             arrivals: VecDeque::new(),
@@ -174,7 +175,7 @@ impl SocketPort {
     }
 
     fn link(&mut self, addr: &Arc<str>) -> &mut Link {
-        self.links.entry(Arc::clone(addr)).or_insert(Link { state: State::Idle, again: false, down: false })
+        self.links.get_or_insert_with(Arc::clone(addr), || Link { state: State::Idle, again: false, down: false })
     }
 
     /// Opens the way to an address; `None`: its name has to be resolved first.

@@ -43,8 +43,9 @@ pub fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, 
     match serde_json::from_slice(&strict) {
         // serde's structs refuse duplicate keys; by way of a value the last is taken, as fastjson does.
         Err(error) if error.is_data() && strict.len() <= DUPLICATES_MAX => {
+            // Read from bytes again and not from the value: every body would be compiled twice.
             let value: serde_json::Value = serde_json::from_slice(&strict).map_err(failed)?;
-            T::deserialize(value).map_err(|_| failed(error))
+            serde_json::from_slice(value.to_string().as_bytes()).map_err(|_| failed(error))
         }
         read => read.map_err(failed),
     }

@@ -9,7 +9,6 @@ pub mod command;
 pub mod join;
 pub mod routes;
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use self::routes::{Addresses, Identity, Queues, Registration, Routes};
@@ -17,6 +16,7 @@ use super::dispatch::{Dispatcher, Refusal};
 use super::session::{Session, SessionId};
 use super::topics::Version;
 use crate::model::names::group_of_retry_topic;
+use crate::model::{SortedMap, SortedSet};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::route::{BrokerBody, ClusterBody, QueuesBody, RouteBody};
 use crate::work::clock::Nanos;
@@ -25,14 +25,14 @@ use crate::work::ranks::{Rank, Ranked};
 /// The tables of a name server.
 pub struct Names {
     routes: Ranked<Routes>,
-    values: Ranked<BTreeMap<String, BTreeMap<String, String>>>,
+    values: Ranked<SortedMap<String, SortedMap<String, String>>>,
 }
 
 impl Default for Names {
     fn default() -> Self {
         Self {
             routes: Ranked::new(Rank::Tables, Routes::default()),
-            values: Ranked::new(Rank::Tables, BTreeMap::new()),
+            values: Ranked::new(Rank::Tables, SortedMap::new()),
         }
     }
 }
@@ -59,7 +59,7 @@ impl Dispatcher {
     /// # Errors
     /// TOPIC_NOT_EXIST.
     pub fn route(&self, session: &Session, topic: &str) -> Result<RouteBody, Refusal> {
-        let mut route = RouteBody { filter_server_table: Some(BTreeMap::new()), ..RouteBody::default() };
+        let mut route = RouteBody { filter_server_table: Some(SortedMap::new()), ..RouteBody::default() };
         if let Some(names) = &self.names {
             let routes = names.routes.lock();
             for (broker, queues) in routes.topic(topic).filter(|(broker, _)| **broker != *self.settings.broker) {
@@ -98,7 +98,7 @@ impl Dispatcher {
         let mut body = ClusterBody::default();
         let mut add = |name: &str, addresses: &Addresses| {
             body.broker_addr_table.insert(name.to_owned(), broker_body(name, addresses));
-            body.cluster_addr_table.entry(addresses.cluster.clone()).or_default().push(name.to_owned());
+            body.cluster_addr_table.get_or_default(addresses.cluster.clone()).push(name.to_owned());
         };
         if let Some(names) = &self.names {
             let routes = names.routes.lock();
@@ -110,7 +110,7 @@ impl Dispatcher {
 
     /// All topics that have a route (206), sorted.
     pub fn all_topics(&self) -> Vec<String> {
-        let mut topics = BTreeSet::new();
+        let mut topics = SortedSet::new();
         if let Some(names) = &self.names {
             topics.extend(names.routes.lock().topics().map(str::to_owned));
         }
@@ -121,7 +121,7 @@ impl Dispatcher {
     fn own_addresses(&self, session: &Session) -> Addresses {
         Addresses {
             cluster: self.settings.cluster.to_string(),
-            addrs: BTreeMap::from([(0, self.reached_at(session).to_string())]),
+            addrs: SortedMap::from([(0, self.reached_at(session).to_string())]),
             acting_master: false,
         }
     }
@@ -134,8 +134,8 @@ impl Dispatcher {
     }
 
     /// Takes another broker's registration (103). Gives the values of a namespace it has to know.
-    pub fn register_broker(&self, session: &Session, registration: Registration) -> BTreeMap<String, String> {
-        let Some(names) = &self.names else { return BTreeMap::new() };
+    pub fn register_broker(&self, session: &Session, registration: Registration) -> SortedMap<String, String> {
+        let Some(names) = &self.names else { return SortedMap::new() };
         let now = self.clock.now();
         log::debug!(target: "windlass::names", "broker registers: broker={} addr={}", registration.who.broker, registration.who.addr);
         names.routes.lock().register(registration, session.id, now);
@@ -172,7 +172,7 @@ impl Dispatcher {
     pub fn put_value(&self, namespace: &str, key: &str, value: &str) {
         if let Some(names) = &self.names {
             let mut values = names.values.lock();
-            values.entry(namespace.to_owned()).or_default().insert(key.to_owned(), value.to_owned());
+            values.get_or_default(namespace.to_owned()).insert(key.to_owned(), value.to_owned());
         }
     }
 
@@ -201,7 +201,7 @@ impl Dispatcher {
     ///
     /// # Errors
     /// QUERY_NOT_FOUND.
-    pub fn values(&self, namespace: &str) -> Result<BTreeMap<String, String>, Refusal> {
+    pub fn values(&self, namespace: &str) -> Result<SortedMap<String, String>, Refusal> {
         let known = self.names.as_ref().and_then(|names| names.values.lock().get(namespace).cloned());
         known.ok_or_else(|| Refusal::new(answer::QUERY_NOT_FOUND, format!("No config item, Namespace: {namespace}")))
     }

@@ -5,11 +5,12 @@
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 namesrv/src/main/java/org/apache/rocketmq/namesrv/routeinfo/RouteInfoManager.java
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::broker::session::SessionId;
 use crate::broker::topics::{PERM_READ, PERM_WRITE, Topic, Version};
+use crate::model::SortedMap;
 use crate::work::clock::Nanos;
 
 /// A broker that has not been heard of for this long is gone, unless it named another time.
@@ -53,7 +54,7 @@ pub struct Addresses {
     /// Cluster name.
     pub cluster: String,
     /// By broker id.
-    pub addrs: BTreeMap<i64, String>,
+    pub addrs: SortedMap<i64, String>,
     /// A slave may act as master.
     pub acting_master: bool,
 }
@@ -76,8 +77,8 @@ pub struct Registration {
 /// Everything that is registered.
 #[derive(Debug, Default)]
 pub struct Routes {
-    topics: BTreeMap<String, BTreeMap<String, Queues>>,
-    brokers: BTreeMap<String, Addresses>,
+    topics: SortedMap<String, SortedMap<String, Queues>>,
+    brokers: SortedMap<String, Addresses>,
     live: HashMap<Identity, Live>,
 }
 
@@ -95,9 +96,9 @@ impl Routes {
         let Registration { who, timeout, acting_master, version, topics } = registration;
         let known = self.live.get(&who).map(|live| live.version);
         self.forget_other_ids(&who);
-        let addresses = self.brokers.entry(who.broker.clone()).or_insert_with(|| Addresses {
+        let addresses = self.brokers.get_or_insert_with(who.broker.clone(), || Addresses {
             cluster: who.cluster.clone(),
-            addrs: BTreeMap::new(),
+            addrs: SortedMap::new(),
             acting_master,
         });
         addresses.cluster.clone_from(&who.cluster);
@@ -105,7 +106,7 @@ impl Routes {
         addresses.addrs.insert(who.id, who.addr.clone());
         if who.id == 0 && known != Some(version) {
             for topic in &topics {
-                let brokers = self.topics.entry(topic.name.to_string()).or_default();
+                let brokers = self.topics.get_or_default(topic.name.to_string());
                 brokers.insert(who.broker.clone(), Queues::from(topic));
             }
         }
@@ -290,7 +291,7 @@ mod tests {
         let mut routes = Routes::default();
         routes.register(registration("a", "h:1", &["t"], 1), SessionId(1), at(0));
         routes.register(registration("a", "h:2", &["t"], 1), SessionId(2), at(5));
-        assert_eq!(routes.broker("a").unwrap().addrs, BTreeMap::from([(0, "h:2".to_owned())]));
+        assert_eq!(routes.broker("a").unwrap().addrs, SortedMap::from([(0, "h:2".to_owned())]));
         routes.closed(SessionId(1));
         assert_eq!(routes.brokers().count(), 1, "the old connection does not take the new address along");
         routes.unregister(&who("a", "h:2"));

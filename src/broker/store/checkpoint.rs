@@ -3,7 +3,6 @@
 //! A checkpoint is a cache like every file beside the log; without it all segments are read. It is replaced whole, at
 //! every seal, every few seconds while there is something new, and at a stop, where it says that the log ends here.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,6 +13,7 @@ use super::index::{put_text, take_text};
 use super::marks::Marks;
 use super::{Flush, Shared};
 use crate::disk::{Disk, atomic_file};
+use crate::model::SortedMap;
 
 pub(super) const CHECKPOINT: &str = "CHECKPOINT";
 pub(super) const META: &str = "META";
@@ -38,7 +38,7 @@ pub(super) struct Checkpoint {
     /// Queues that have no message left: topic, id, next offset, position of the mark that says so.
     pub floors: Vec<(Arc<str>, i32, i64, u64)>,
     /// Topics that have been deleted, and where.
-    pub born: BTreeMap<Arc<str>, u64>,
+    pub born: SortedMap<Arc<str>, u64>,
     pub marks: Marks,
 }
 

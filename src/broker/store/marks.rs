@@ -3,19 +3,19 @@
 //! Kept by the append under its lock, rebuilt by recovery, and written into every checkpoint. A delivered message and
 //! its mark are one group in the log, so both hold after a crash or neither: exactly once.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use super::format::Mark;
+
+use crate::model::{SortedMap, SortedSet};
 
 /// The sum of all marks.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Marks {
     /// Next offset to deliver, by queue of the schedule topic.
-    pub delay: BTreeMap<i32, i64>,
+    pub delay: SortedMap<i32, i64>,
     /// Every half message below this offset is resolved.
     pub halves_through: i64,
     /// Resolved half messages above it.
-    pub halves: BTreeSet<i64>,
+    pub halves: SortedSet<i64>,
     /// Position of the newest snapshot of consumer offsets.
     pub snapshot: Option<u64>,
 }
@@ -24,7 +24,7 @@ impl Marks {
     pub fn apply(&mut self, mark: Mark<'_>, at: u64) {
         match mark {
             Mark::DelayDelivered { level_queue, offset } => {
-                let position = self.delay.entry(level_queue).or_default();
+                let position = self.delay.get_or_default(level_queue);
                 *position = (*position).max(offset + 1);
             }
             Mark::HalfResolved { offset } => {
@@ -47,7 +47,7 @@ impl Marks {
     /// Forgets what lies below the half topic's first message.
     pub fn halves_begin_at(&mut self, min: i64) {
         if min > self.halves_through {
-            self.halves = self.halves.split_off(&min);
+            self.halves = std::mem::take(&mut self.halves).into_iter().filter(|half| *half >= min).collect();
             self.halves_through = min;
             while self.halves.remove(&self.halves_through) {
                 self.halves_through += 1;

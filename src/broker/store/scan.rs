@@ -2,7 +2,7 @@
 //!
 //! Pure but for the one mapping it reads through: nothing is changed, and segments can be scanned side by side.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use super::keys;
 use super::queue::{DAMAGED, DUE, Entry};
 use super::segments::name_of;
 use crate::disk::Disk;
+use crate::model::SortedMap;
 use crate::wire::remoting::record::Record;
 
 /// What a scan may take for the beginning.
@@ -210,7 +211,7 @@ impl Scan {
 
     /// The bytes of the segment's index file. Offsets that are missing within a queue are entered as damaged.
     pub fn index_file(&self, about: About) -> Vec<u8> {
-        let mut queues: BTreeMap<(&Arc<str>, i32), Dense> = BTreeMap::new();
+        let mut queues: SortedMap<(&Arc<str>, i32), Dense> = SortedMap::new();
         let mut deletions = Vec::new();
         for item in &self.items {
             match item {
@@ -222,10 +223,8 @@ impl Scan {
                 }
                 Item::Message { topic, queue, offset, entry } => {
                     let Some(topic) = self.topics.get(*topic as usize) else { continue };
-                    queues
-                        .entry((topic, *queue))
-                        .or_insert(Dense { first: *offset, entries: Vec::new() })
-                        .push(*offset, *entry);
+                    let empty = || Dense { first: *offset, entries: Vec::new() };
+                    queues.get_or_insert_with((topic, *queue), empty).push(*offset, *entry);
                 }
             }
         }

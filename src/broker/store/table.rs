@@ -1,7 +1,7 @@
 //! The table of queues: from topic and id to the handle. Looked at once per handle; appends and reads by handle never
 //! come here.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -9,6 +9,8 @@ use super::Options;
 use super::index::{Directory, Row};
 use super::queue::{Entry, Run, StoreQueue};
 use super::segments::Segment;
+
+use crate::model::SortedMap;
 
 /// All queues, and where deleted topics were deleted.
 pub(super) struct Queues {
@@ -18,8 +20,8 @@ pub(super) struct Queues {
 
 #[derive(Default)]
 struct Table {
-    topics: HashMap<Arc<str>, BTreeMap<i32, Arc<StoreQueue>>>,
-    born: BTreeMap<Arc<str>, u64>,
+    topics: HashMap<Arc<str>, SortedMap<i32, Arc<StoreQueue>>>,
+    born: SortedMap<Arc<str>, u64>,
 }
 
 impl Queues {
@@ -61,13 +63,13 @@ impl Queues {
     /// Every queue of a topic that there is a handle of, by id.
     pub fn of_topic(&self, topic: &str) -> Vec<Arc<StoreQueue>> {
         let table = self.read();
-        let queues = table.topics.get(topic).into_iter().flat_map(BTreeMap::values);
+        let queues = table.topics.get(topic).into_iter().flat_map(SortedMap::values);
         queues.filter(|queue| !queue.is_deleted()).cloned().collect()
     }
 
     pub fn all(&self) -> Vec<Arc<StoreQueue>> {
         let table = self.read();
-        table.topics.values().flat_map(BTreeMap::values).filter(|queue| !queue.is_deleted()).cloned().collect()
+        table.topics.values().flat_map(SortedMap::values).filter(|queue| !queue.is_deleted()).cloned().collect()
     }
 
     /// Records of the topic at or below this position belong to a topic of that name that was deleted.
@@ -75,11 +77,11 @@ impl Queues {
         self.read().born.get(topic).copied().unwrap_or(0)
     }
 
-    pub fn all_born(&self) -> BTreeMap<Arc<str>, u64> {
+    pub fn all_born(&self) -> SortedMap<Arc<str>, u64> {
         self.read().born.clone()
     }
 
-    pub fn set_born(&self, born: BTreeMap<Arc<str>, u64>) {
+    pub fn set_born(&self, born: SortedMap<Arc<str>, u64>) {
         self.write().born = born;
     }
 
@@ -99,7 +101,7 @@ impl Queues {
                 table.topics.remove(topic);
             }
         }
-        let born = table.born.entry(topic.into()).or_default();
+        let born = table.born.get_or_default(topic.into());
         *born = (*born).max(at);
     }
 

@@ -3,7 +3,7 @@
 //! [`ConsumerHandle`] is what the user's consumer holds; [`Group`] is the core's side of it. Its queues are the business
 //! of `balance.rs`, `claim.rs` and `revoke.rs`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use crate::consume::claim::Consumer;
 use crate::consume::queue::Tally;
 use crate::error::{ConfigError, Error};
 use crate::model::tags::TagExpression;
-use crate::model::{Queue, QueueOffset, names};
+use crate::model::{Queue, QueueOffset, SortedMap, SortedSet, names};
 use crate::net::Out;
 use crate::rocketmq::client::Shared;
 use crate::rocketmq::core::{Command, Core, Timer};
@@ -210,7 +210,7 @@ impl fmt::Debug for ConsumerHandle {
 pub struct Group {
     pub(in crate::rocketmq) id: ConsumerId,
     pub(in crate::rocketmq) spec: ConsumerSpec,
-    pub(in crate::rocketmq) topics: BTreeMap<Arc<str>, Subscribed>,
+    pub(in crate::rocketmq) topics: SortedMap<Arc<str>, Subscribed>,
     pub(in crate::rocketmq) stage: GroupStage,
     pub(in crate::rocketmq) report: ConsumerReport,
     paused: bool,
@@ -221,7 +221,7 @@ pub(in crate::rocketmq) struct Subscribed {
     pub tags: TagExpression,
     pub paused: bool,
     /// Queues that were there when the topic was first seen; what comes later starts at its first message (L5).
-    pub first_seen: Option<BTreeSet<Queue>>,
+    pub first_seen: Option<SortedSet<Queue>>,
     /// The members are being asked for.
     pub asking: bool,
     /// ... and have to be asked for again after that.
@@ -340,7 +340,7 @@ impl Core {
             }
             Order::Subscribe(topic, tags) => {
                 let fresh = Subscribed::new(tags.clone(), now);
-                group.topics.entry(Arc::clone(&topic)).or_insert(fresh).tags = tags;
+                group.topics.get_or_insert_with(Arc::clone(&topic), || fresh).tags = tags;
                 self.route_wanted(&topic, None, now, out);
                 self.subscriptions_changed(now, out);
                 self.rebalance_group(id, now, out);

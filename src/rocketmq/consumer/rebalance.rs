@@ -3,11 +3,9 @@
 //! The core asks it after a member list came in and carries the plan out. It never talks to anybody, and where an input
 //! is missing or does not name us, the plan is to change nothing.
 
-use std::collections::BTreeSet;
-
 use super::assign::Assign;
-use crate::model::Queue;
 use crate::model::queue::java_order;
+use crate::model::{Queue, SortedSet};
 
 /// What to do with one topic's queues.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -38,7 +36,7 @@ pub enum Reason {
 ///
 /// `queues` and `members` may come in any order and with repeats.
 pub fn plan(rule: &dyn Assign, queues: &[Queue], members: &[String], own: &str, held: &[Queue]) -> Plan {
-    let queues: Vec<Queue> = queues.iter().cloned().collect::<BTreeSet<_>>().into_iter().collect();
+    let queues: Vec<Queue> = queues.iter().cloned().collect::<SortedSet<_>>().into_iter().collect();
     if queues.is_empty() {
         return Plan::Keep(Reason::NoQueues);
     }
@@ -51,7 +49,7 @@ pub fn plan(rule: &dyn Assign, queues: &[Queue], members: &[String], own: &str, 
     let Some(at) = members.iter().position(|member| member == own) else {
         return Plan::Keep(Reason::NotListed);
     };
-    let wanted: BTreeSet<Queue> = rule.assign(&queues, &members, at).into_iter().collect();
+    let wanted: SortedSet<Queue> = rule.assign(&queues, &members, at).into_iter().collect();
     Plan::Change {
         revoke: held.iter().filter(|queue| !wanted.contains(*queue)).cloned().collect(),
         claim: wanted.iter().filter(|queue| !held.contains(*queue)).cloned().collect(),

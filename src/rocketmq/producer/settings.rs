@@ -1,9 +1,9 @@
 //! What a producer can be told before it starts, with Java's names beside ours. Checked once, by `start`.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::error::{ConfigError, in_range};
+use crate::model::SortedSet;
 use crate::model::names;
 
 const DEADLINE: Duration = Duration::from_secs(3);
@@ -28,7 +28,7 @@ pub(super) struct Asked {
     pub(super) async_retries: Option<u32>,
     pub(super) in_flight_messages: Option<usize>,
     pub(super) in_flight_bytes: Option<usize>,
-    pub(super) retry_codes: BTreeSet<i32>,
+    pub(super) retry_codes: SortedSet<i32>,
     pub(super) retry_unconfirmed: bool,
     pub(super) compress_over: Option<usize>,
     pub(super) compress_level: Option<u32>,
@@ -47,7 +47,7 @@ pub(super) struct Settings {
     pub(super) async_retries: u32,
     pub(super) in_flight_messages: usize,
     pub(super) in_flight_bytes: usize,
-    pub(super) retry_codes: BTreeSet<i32>,
+    pub(super) retry_codes: SortedSet<i32>,
     pub(super) retry_unconfirmed: bool,
     pub(super) compress_over: usize,
     pub(super) compress_level: u32,

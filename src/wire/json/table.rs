@@ -1,4 +1,4 @@
-//! Maps whose keys are queues, as Java writes every `Map<MessageQueue, ...>`.
+//! Maps whose keys are queues, as Java writes every `Map<MessageQueue, ...>`, and maps whose keys are texts or numbers.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,6 +8,7 @@ use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::write::ObjectKey;
+use crate::model::SortedMap;
 
 /// A map by queue, in the order of the wire. Written with unquoted objects as keys; read from those, from objects quoted
 /// as text, and from a list of pairs.
@@ -80,6 +81,40 @@ impl<'de, K: DeserializeOwned, V: Deserialize<'de>> Visitor<'de> for Entries<K, 
 
     fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
         Ok(QueueTable::default())
+    }
+}
+
+impl<K: Serialize, V: Serialize> Serialize for SortedMap<K, V> {
+    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        let mut map = out.serialize_map(Some(self.len()))?;
+        for (key, value) in self {
+            map.serialize_entry(key, value)?;
+        }
+        map.end()
+    }
+}
+
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for SortedMap<K, V> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_map(Sorted(PhantomData))
+    }
+}
+
+struct Sorted<K, V>(PhantomData<(K, V)>);
+
+impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Sorted<K, V> {
+    type Value = SortedMap<K, V>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut sorted = SortedMap::new();
+        while let Some((key, value)) = map.next_entry()? {
+            sorted.insert(key, value);
+        }
+        Ok(sorted)
     }
 }
 

@@ -2,12 +2,12 @@
 //! subscription (46), a look at the connections of groups (203, 204), and the groups themselves (200, 201, 207).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::header::header;
 use super::topics::DataVersion;
+use crate::model::SortedMap;
 use crate::wire::json::{maybe_number, maybe_truth, nullable, number, numbers, text_enum, truth};
 
 header! {
@@ -231,7 +231,7 @@ pub struct ConsumerConnectionBody {
     pub message_model: Option<MessageModel>,
     /// Subscriptions by topic.
     #[serde(rename = "subscriptionTable", deserialize_with = "nullable")]
-    pub subscriptions: BTreeMap<String, SubscriptionBody>,
+    pub subscriptions: SortedMap<String, SubscriptionBody>,
 }
 
 /// Connections of a producer group (204).
@@ -267,7 +267,7 @@ pub struct ConnectionBody {
 pub struct GroupConfigBody {
     /// Attributes (5.x).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub attributes: Option<BTreeMap<String, String>>,
+    pub attributes: Option<SortedMap<String, String>>,
     /// Legacy.
     #[serde(deserialize_with = "number")]
     pub broker_id: i64,
@@ -347,7 +347,7 @@ pub struct GroupTableBody {
     pub forbidden_table: Option<serde_json::Value>,
     /// By name.
     #[serde(rename = "subscriptionGroupTable", deserialize_with = "nullable")]
-    pub groups: BTreeMap<String, GroupConfigBody>,
+    pub groups: SortedMap<String, GroupConfigBody>,
 }
 
 /// Groups by name (300).

@@ -2,13 +2,13 @@
 //! sign of life (904).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::header::header;
 use super::topics::{TopicConfigBody, TopicTableBody};
 use crate::error::WireError;
+use crate::model::SortedMap;
 use crate::wire::bytes::Cursor;
 use crate::wire::checksum::body_crc;
 use crate::wire::compress;
@@ -125,7 +125,7 @@ impl RegisterBody {
         let len = cursor.i32(WHAT)?;
         let data_version = json::read(WHAT, cursor.take_signed(WHAT, len)?)?;
         let count = cursor.i32(WHAT)?;
-        let mut topics = BTreeMap::new();
+        let mut topics = SortedMap::new();
         for _ in 0..count {
             let len = cursor.i32(WHAT)?;
             let topic = read_line(cursor.text(WHAT, len)?)?;
@@ -183,7 +183,7 @@ mod tests {
         let body = RegisterBody::read_lines(&lines()).unwrap();
         let topic = body.topics.topics.get("T1").unwrap();
         assert_eq!((topic.read_queue_nums, topic.write_queue_nums, topic.perm), (4, 8, 6));
-        assert_eq!(topic.attributes.as_ref().map(BTreeMap::len), Some(1));
+        assert_eq!(topic.attributes.as_ref().map(SortedMap::len), Some(1));
         assert_eq!((body.topics.data_version.counter, body.topics.topics.len()), (3, 2));
         for end in 0..lines().len() - 4 {
             assert!(RegisterBody::read_lines(lines().get(..end).unwrap()).is_err(), "{end}");

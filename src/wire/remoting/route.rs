@@ -1,11 +1,11 @@
 //! Routes: which brokers have a topic (105), the brokers of the cluster (106), all topics (206).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::header::header;
+use crate::model::SortedMap;
 use crate::wire::json::{maybe_truth, nullable, number};
 
 header! {
@@ -30,7 +30,7 @@ pub struct RouteBody {
     pub brokers: Vec<BrokerBody>,
     /// Legacy: filter servers by broker address. 4.9.3 may leave it out.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub filter_server_table: Option<BTreeMap<String, Vec<String>>>,
+    pub filter_server_table: Option<SortedMap<String, Vec<String>>>,
     /// Queues of an ordered topic, `broker:queues;...`; if there, it alone says where to send to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub order_topic_conf: Option<String>,
@@ -48,7 +48,7 @@ pub struct RouteBody {
 pub struct BrokerBody {
     /// `host:port` by broker id; 0 is the master.
     #[serde(deserialize_with = "nullable")]
-    pub broker_addrs: BTreeMap<i64, String>,
+    pub broker_addrs: SortedMap<i64, String>,
     /// Name.
     #[serde(deserialize_with = "nullable")]
     pub broker_name: String,
@@ -90,10 +90,10 @@ pub struct QueuesBody {
 pub struct ClusterBody {
     /// By name.
     #[serde(deserialize_with = "nullable")]
-    pub broker_addr_table: BTreeMap<String, BrokerBody>,
+    pub broker_addr_table: SortedMap<String, BrokerBody>,
     /// Names of brokers by cluster.
     #[serde(deserialize_with = "nullable")]
-    pub cluster_addr_table: BTreeMap<String, Vec<String>>,
+    pub cluster_addr_table: SortedMap<String, Vec<String>>,
 }
 
 /// A list of topics.

@@ -2,12 +2,12 @@
 //! how far a group is behind (208); and tables of texts (28, 219).
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use super::header::header;
 use super::queue::QueueBody;
+use crate::model::SortedMap;
 use crate::wire::json::{QueueTable, maybe_number, nullable, number, truth};
 
 header! {
@@ -79,7 +79,7 @@ pub struct DataVersion {
 pub struct TopicConfigBody {
     /// Attributes (5.x).
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub attributes: Option<BTreeMap<String, String>>,
+    pub attributes: Option<SortedMap<String, String>>,
     /// The topic is ordered.
     #[serde(deserialize_with = "truth")]
     pub order: bool,
@@ -131,7 +131,7 @@ pub struct TopicTableBody {
     pub mapping_data_version: Option<DataVersion>,
     /// By name.
     #[serde(rename = "topicConfigTable", deserialize_with = "nullable")]
-    pub topics: BTreeMap<String, TopicConfigBody>,
+    pub topics: SortedMap<String, TopicConfigBody>,
     /// Of static topics (5.x), unread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topic_queue_mapping_detail_map: Option<serde_json::Value>,
@@ -203,7 +203,7 @@ pub struct ProgressBody {
 pub struct TableBody {
     /// The table.
     #[serde(deserialize_with = "nullable")]
-    pub table: BTreeMap<String, String>,
+    pub table: SortedMap<String, String>,
 }
 
 /// Offsets by queue (220).

@@ -18,6 +18,7 @@ pub mod broker;
 mod embedded;
 
 pub use consume::listener::{IntoOutcome, Outcome};
+pub use consume::progress::{OffsetStore, OffsetStoreError};
 pub use error::{Attempt, ConfigError, Error, Stage, Stored, WireError};
 pub use model::{DelayLevel, Message, Queue, QueueOffset, StartFrom};
 pub use rocketmq::consumer::assign::{Assign, Averaging};

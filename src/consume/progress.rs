@@ -6,7 +6,6 @@
 
 use std::time::Duration;
 
-use crate::error::Error;
 use crate::model::{Queue, QueueOffset};
 use crate::work::clock::Nanos;
 
@@ -15,31 +14,39 @@ pub const MOVEMENT: Duration = Duration::from_millis(500);
 /// Every queue is committed at least this often, moved or not: it heals what a broker has forgotten.
 pub const FULL_ROUND: Duration = Duration::from_secs(30);
 
-/// Where a group's progress is kept, if it is not with the broker: the user's database, so that progress commits in his
-/// own transaction. The broker's copy is then a mirror for who watches the lag.
-///
-/// Called on a serve thread, never on the loop and under no lock; it may block. An error keeps the queue unstarted
-/// ([`load`](Self::load)) or is an event and tried again ([`store`](Self::store)).
-pub trait OffsetStore: Send + Sync {
-    /// The first offset of `queue` that is not consumed; `None` if nothing is stored.
-    ///
-    /// # Errors
-    /// Whatever kept it from being known; never `None` for that.
-    fn load(&self, queue: &Queue) -> Result<Option<QueueOffset>, Error>;
+/// Why an [`OffsetStore`] could not do what it was asked: whatever its database says.
+pub type OffsetStoreError = Box<dyn std::error::Error + Send + Sync>;
 
-    /// Stores the progress of several queues.
+/// Where a group's progress is kept, if it is not with the brokers: the user's database, beside the data that the
+/// messages have changed. The broker's copy is then a mirror for who watches the lag: it is written after the store has
+/// acknowledged, and never read for a queue that the store knows.
+///
+/// Called on threads named `wl-serve-N`, never on the loop and under no lock; it may block, and other queues' progress
+/// waits no longer than for a free thread. It may be called on two threads at once, but never twice at once for one queue.
+/// A panic is an error.
+pub trait OffsetStore: Send + Sync {
+    /// The first offset of `queue` that is not consumed. `None` if nothing is stored: then the broker's copy counts, so
+    /// that a group can move to a store, and where that has none either, `start_from`.
     ///
     /// # Errors
-    /// Whatever kept it from being stored.
-    fn store(&self, progress: &[(Queue, QueueOffset)]) -> Result<(), Error>;
+    /// Whatever kept it from being known, never `None` for that: the queue stays unstarted, with an event, and is asked
+    /// for again.
+    fn load(&self, queue: &Queue) -> Result<Option<QueueOffset>, OffsetStoreError>;
+
+    /// Stores the progress of several queues: all of it, or an error. Everything below an offset is finished, and more may
+    /// be. An offset lower than the stored one means that an operator or the broker has set the group back.
+    ///
+    /// # Errors
+    /// Whatever kept it from being stored: an event, and it is tried again in the next round.
+    fn store(&self, progress: &[(Queue, QueueOffset)]) -> Result<(), OffsetStoreError>;
 }
 
 impl<S: OffsetStore + ?Sized> OffsetStore for std::sync::Arc<S> {
-    fn load(&self, queue: &Queue) -> Result<Option<QueueOffset>, Error> {
+    fn load(&self, queue: &Queue) -> Result<Option<QueueOffset>, OffsetStoreError> {
         (**self).load(queue)
     }
 
-    fn store(&self, progress: &[(Queue, QueueOffset)]) -> Result<(), Error> {
+    fn store(&self, progress: &[(Queue, QueueOffset)]) -> Result<(), OffsetStoreError> {
         (**self).store(progress)
     }
 }
@@ -99,6 +106,16 @@ impl Progress {
     pub fn answered(&mut self, stored: bool) {
         let offset = self.under_way.take();
         self.acknowledged = if stored { offset.or(self.acknowledged) } else { None };
+    }
+
+    /// What is under way is stored, and is under way for a little longer: the broker's copy follows.
+    pub fn stored(&mut self) {
+        self.acknowledged = self.under_way.or(self.acknowledged);
+    }
+
+    /// True if what is under way is stored already.
+    pub fn is_stored(&self) -> bool {
+        self.under_way.is_some() && self.under_way == self.acknowledged
     }
 
     /// True once nothing is under way and the store holds what was seen: the claim may be given up.
@@ -192,6 +209,18 @@ mod tests {
         progress.answered(true);
         assert!(progress.is_settled());
         assert_eq!(progress.send(true), Some(at(4)), "a full round commits what has not moved");
+    }
+
+    #[test]
+    fn d34_what_the_store_has_is_acknowledged_while_the_brokers_copy_follows() {
+        let mut progress = Progress::new(at(0), None);
+        progress.saw(at(3));
+        assert_eq!(progress.send(false), Some(at(3)));
+        progress.stored();
+        progress.saw(at(5));
+        assert_eq!((progress.acknowledged(), progress.send(true), progress.is_settled()), (Some(at(3)), None, false));
+        progress.answered(true);
+        assert_eq!((progress.acknowledged(), progress.send(false)), (Some(at(3)), Some(at(5))));
     }
 
     #[test]

@@ -14,6 +14,7 @@ use crossbeam_channel::Sender;
 use super::client::Context;
 use super::consumer::claim::Claim;
 use super::consumer::group::{ConsumerId, ConsumerReport, ConsumerSpec, Group, Order};
+use super::consumer::offset::{Keeping, Stored};
 use super::consumer::pull::Arrived;
 use super::consumer::pulled::Indexes;
 use super::consumer::sendback::SendBack;
@@ -76,6 +77,8 @@ pub enum Command {
     },
     /// A claim has news.
     Bell(Epoch),
+    /// A user's own store of offsets has answered.
+    Stored(Stored),
     /// The name servers are others now.
     NameServers(Vec<String>),
     /// The byte budget has room again.
@@ -292,6 +295,8 @@ pub struct Core {
     pub(super) indexes: Indexes,
     pub(super) rounds: Rounds,
     pub(super) commit_alarm: Alarm,
+    /// Progress for users' own stores.
+    pub(super) keeping: Keeping,
     pub(super) send_backs: VecDeque<SendBack>,
     pub(super) send_backs_out: usize,
     /// Failed messages that will be delivered here again.
@@ -333,6 +338,7 @@ impl Core {
             indexes: Indexes::new(),
             rounds: Rounds::new(now),
             commit_alarm: Alarm::default(),
+            keeping: Keeping::default(),
             send_backs: VecDeque::new(),
             send_backs_out: 0,
             local_retries: VecDeque::new(),
@@ -498,6 +504,7 @@ impl Role for Core {
             Command::Consumer(group, order) => self.order(group, order, now, out),
             Command::Call { to, frame, timeout, done } => self.call(to.as_ref(), frame, timeout, done, now, out),
             Command::Bell(epoch) => self.claim_news(epoch, now, out),
+            Command::Stored(answer) => self.stored(answer, now, out),
             Command::NameServers(list) => {
                 self.port.set_name_servers(list, now, out);
                 self.ask_all_routes(now, out);
@@ -529,10 +536,13 @@ impl Role for Core {
             self.take_in(now, out);
             self.pump(now, out);
             if self.arrived.is_empty() {
-                return;
+                break;
             }
         }
-        out.arm(now, Timer::Turn);
+        if !self.arrived.is_empty() {
+            out.arm(now, Timer::Turn);
+        }
+        self.keep_all();
     }
 
     fn notice(&mut self, notice: Notice, now: Nanos, out: &mut Out<Timer>) {

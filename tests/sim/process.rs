@@ -150,6 +150,7 @@ impl ClientProcess {
             settings: push_settings(plan),
             assign: Arc::new(Averaging),
             observer: None,
+            offsets: None,
             consumer,
         };
         let (answer, started) = bounded(1);

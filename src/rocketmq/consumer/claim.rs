@@ -176,10 +176,18 @@ impl Core {
         }
     }
 
-    /// Asks where the group stands in the queue.
+    /// Asks where the group stands in the queue: its own store if it has one, else the broker.
     pub(in crate::rocketmq) fn locate(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         claim.stage = Stage::Locating(Locating::Asked);
+        if !self.load_own(epoch) {
+            self.ask_stored_offset(epoch, now, out);
+        }
+    }
+
+    /// Asks the broker where the group stands in the queue.
+    pub(super) fn ask_stored_offset(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+        let Some(claim) = self.claims.get(&epoch) else { return };
         let (queue, group) = (claim.queue.clone(), Arc::clone(&claim.group_name));
         let fields = QueryOffsetRequest {
             consumer_group: (&*group).into(),
@@ -203,8 +211,7 @@ impl Core {
     ) -> Option<Ticket> {
         let addr = self.route(&queue.topic).and_then(|route| route.pull_addr(&queue.broker, 0)).map(|(addr, _)| addr);
         let Some(addr) = addr.cloned() else {
-            self.not_located(epoch, &CallError::NoAddress { of: queue.broker.to_string() }, now, out);
-            self.route_doubted(&queue.topic, now, out);
+            self.start_not_answered(epoch, &CallError::NoAddress { of: queue.broker.to_string() }, now, out);
             return None;
         };
         let timeout = self.context.settings.timing.offset;
@@ -220,10 +227,14 @@ impl Core {
         out: &mut Out<Timer>,
     ) {
         match result.and_then(|answer| answer.header::<OffsetAnswer>()).and_then(offset) {
-            // A broker answers 0 for a young queue of which it has no offset at all.
-            Ok(offset) => self.start_at(epoch, offset, Some(offset).filter(|offset| offset.0 > 0), now, out),
+            Ok(offset) => {
+                // A broker answers 0 for a young queue of which it has no offset at all. What the group's own store does
+                // not have is for that not stored either.
+                let stored = Some(offset).filter(|offset| offset.0 > 0 && self.own_store(epoch).is_none());
+                self.start_at(epoch, offset, stored, now, out);
+            }
             Err(error) if error.code() == Some(answer::QUERY_NOT_FOUND) => self.start_anew(epoch, now, out),
-            Err(error) => self.not_located(epoch, &error, now, out),
+            Err(error) => self.start_not_answered(epoch, &error, now, out),
         }
     }
 
@@ -264,11 +275,21 @@ impl Core {
     ) {
         match result.and_then(|answer| answer.header::<OffsetAnswer>()).and_then(offset) {
             Ok(offset) => self.start_at(epoch, offset, None, now, out),
-            Err(error) => self.not_located(epoch, &error, now, out),
+            Err(error) => self.start_not_answered(epoch, &error, now, out),
         }
     }
 
-    fn not_located(&mut self, epoch: Epoch, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
+    fn start_not_answered(&mut self, epoch: Epoch, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
+        if matches!(error, CallError::NoAddress { .. } | CallError::Connect { .. })
+            && let Some(topic) = self.claims.get(&epoch).map(|claim| Arc::clone(&claim.queue.topic))
+        {
+            self.route_doubted(&topic, now, out);
+        }
+        self.not_located(epoch, &error.to_string(), now, out);
+    }
+
+    /// Where the claim starts could not be found out: it is asked for again, and told now and then.
+    pub(super) fn not_located(&mut self, epoch: Epoch, detail: &str, now: Nanos, out: &mut Out<Timer>) {
         let retry = self.context.settings.timing.retry;
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         if !matches!(claim.stage, Stage::Locating(_)) {
@@ -277,26 +298,15 @@ impl Core {
         claim.stage = Stage::Locating(Locating::Waiting(now + retry));
         claim.wake_at(now + retry, out);
         claim.failures = claim.failures.saturating_add(1);
-        let (queue, group, addressless) = (
-            claim.queue.clone(),
-            claim.group,
-            matches!(error, CallError::NoAddress { .. } | CallError::Connect { .. }),
-        );
         if claim.failures % 20 == 1 {
-            let event = Event::StartFailed {
-                group: Arc::clone(&claim.group_name),
-                queue: queue.clone(),
-                detail: error.to_string(),
-            };
-            self.tell(group, event);
-        }
-        if addressless {
-            self.route_doubted(&queue.topic, now, out);
+            let (group, queue) = (Arc::clone(&claim.group_name), claim.queue.clone());
+            let id = claim.group;
+            self.tell(id, Event::StartFailed { group, queue, detail: detail.to_owned() });
         }
     }
 
-    /// Pulling begins at `at`.
-    fn start_at(
+    /// Pulling begins at `at`; `stored` is what is known to be committed.
+    pub(super) fn start_at(
         &mut self,
         epoch: Epoch,
         at: QueueOffset,

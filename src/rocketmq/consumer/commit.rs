@@ -1,7 +1,8 @@
 //! Committing progress: rounds of acknowledged commits, one on its way per queue (D11).
 //!
 //! When and what is `consume::progress`; this file sends and reads the answers. A commit that fails stops neither
-//! pulling nor rebalancing: it is tried again in the next round.
+//! pulling nor rebalancing: it is tried again in the next round. Progress that a user keeps himself goes through
+//! `offset.rs` first.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use super::claim::Stage;
 use super::pulled::Pulled;
 use crate::consume::chunk::Epoch;
 use crate::consume::progress::Round;
-use crate::model::{Queue, QueueOffset};
+use crate::model::QueueOffset;
 use crate::net::Out;
 use crate::rocketmq::core::{Core, Purpose, Timer};
 use crate::rocketmq::events::Event;
@@ -53,18 +54,21 @@ impl Core {
         }
         active.progress.saw(work.queue().commit_point());
         if let Some(offset) = active.progress.send(full) {
+            self.start_commit(epoch, offset, now, out);
+        }
+    }
+
+    /// Begins to commit an offset that counts as under way.
+    pub(super) fn start_commit(&mut self, epoch: Epoch, offset: QueueOffset, now: Nanos, out: &mut Out<Timer>) {
+        if self.own_store(epoch).is_some() {
+            self.keep_own(epoch, offset);
+        } else {
             self.send_commit(epoch, offset, now, out);
         }
     }
 
-    /// Writes an offset that counts as under way.
-    pub(in crate::rocketmq) fn send_commit(
-        &mut self,
-        epoch: Epoch,
-        offset: QueueOffset,
-        now: Nanos,
-        out: &mut Out<Timer>,
-    ) {
+    /// Writes an offset that counts as under way to its broker.
+    pub(super) fn send_commit(&mut self, epoch: Epoch, offset: QueueOffset, now: Nanos, out: &mut Out<Timer>) {
         let Some(claim) = self.claims.get(&epoch) else { return };
         let (queue, group) = (claim.queue.clone(), Arc::clone(&claim.group_name));
         let fields = UpdateOffsetRequest {
@@ -93,36 +97,43 @@ impl Core {
         out: &mut Out<Timer>,
     ) {
         let result = result.and_then(|answer| answer.done());
+        if let Err(error) = &result
+            && error.code().is_none()
+            && let Some(topic) = self.claims.get(&epoch).map(|claim| Arc::clone(&claim.queue.topic))
+        {
+            self.route_doubted(&topic, now, out);
+        }
+        self.commit_ended(epoch, result.map_err(|error| error.to_string()), now, out);
+    }
+
+    /// The commit of a claim is over: stored, or why not.
+    pub(super) fn commit_ended(&mut self, epoch: Epoch, result: Result<(), String>, now: Nanos, out: &mut Out<Timer>) {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let (progress, failures) = match &mut claim.stage {
             Stage::Active(active) => (&mut active.progress, &mut active.commit_failures),
             Stage::Giving(giving) => (&mut giving.progress, &mut giving.failures),
             Stage::Locating(_) => return,
         };
-        progress.answered(result.is_ok());
+        // What a user's own store has is stored, whatever becomes of the broker's copy; a later round writes that again.
+        let stored = result.is_ok() || progress.is_stored();
+        progress.answered(stored);
         let offset = progress.seen();
         *failures = if result.is_ok() { 0 } else { failures.saturating_add(1) };
         let times = *failures;
         let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
-        match (&mut claim.stage, &result) {
-            (Stage::Giving(giving), result) => {
-                giving.error = result.as_ref().err().map(ToString::to_string);
+        match &mut claim.stage {
+            Stage::Giving(giving) => {
+                giving.error = result.as_ref().err().cloned();
                 self.giving_committed(epoch, now, out);
             }
-            (Stage::Active(_), Err(_)) => self.progress_moved(now, out),
-            (Stage::Active(_), Ok(())) | (Stage::Locating(_), _) => {}
+            Stage::Active(_) if !stored => self.progress_moved(now, out),
+            Stage::Active(_) | Stage::Locating(_) => {}
         }
-        if let Err(error) = result {
-            self.commit_failed(&queue, &error, now, out);
-            if times == 1 || times % 20 == 0 {
-                self.tell(id, Event::CommitFailed { group, queue, offset, detail: error.to_string(), times });
-            }
-        }
-    }
-
-    fn commit_failed(&mut self, queue: &Queue, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
-        if error.code().is_none() {
-            self.route_doubted(&queue.topic, now, out);
+        if let Err(detail) = result
+            && (times == 1 || times % 20 == 0)
+        {
+            let detail = if stored { format!("the broker's copy: {detail}") } else { detail };
+            self.tell(id, Event::CommitFailed { group, queue, offset, detail, times });
         }
     }
 }

@@ -14,6 +14,7 @@ use super::assign::Assign;
 use super::pulled::Pulled;
 use super::settings::PushSettings;
 use crate::consume::claim::Consumer;
+use crate::consume::progress::OffsetStore;
 use crate::consume::queue::Tally;
 use crate::error::{ConfigError, Error};
 use crate::model::tags::TagExpression;
@@ -38,6 +39,8 @@ pub struct ConsumerSpec {
     pub assign: Arc<dyn Assign>,
     /// Gets the group's events and the client's.
     pub observer: Option<Arc<dyn Observer>>,
+    /// Keeps the progress; `None`: the brokers do.
+    pub offsets: Option<Arc<dyn OffsetStore>>,
     /// The user's handler and the pool that runs it.
     pub consumer: Arc<Consumer<Pulled>>,
 }
@@ -72,7 +75,7 @@ pub struct Assigned {
     pub next: Option<QueueOffset>,
     /// Below this everything is finished.
     pub finished: Option<QueueOffset>,
-    /// What the broker has acknowledged as committed.
+    /// What the broker, or the consumer's own offset store, has acknowledged as committed.
     pub committed: Option<QueueOffset>,
     /// Messages that are fetched and not finished.
     pub held: u64,
@@ -94,7 +97,8 @@ pub struct ConsumerReport {
     pub dropped: u64,
     /// Messages whose handlers had not finished in time; they come again.
     pub unfinished: u64,
-    /// What the broker has acknowledged as committed, by queue; also of queues that were given up earlier.
+    /// What the broker, or the consumer's own offset store, has acknowledged as committed, by queue; also of queues that
+    /// were given up earlier.
     pub committed: BTreeMap<Queue, QueueOffset>,
     /// Queues whose last commit was not acknowledged, and why.
     pub failed_commits: Vec<(Queue, String)>,
@@ -409,7 +413,14 @@ pub(in crate::rocketmq) mod for_tests {
         let wanted = Wanted { group: group.to_owned(), subscriptions: subscriptions.collect(), ..Wanted::default() };
         let settings = wanted.check().unwrap();
         let consumer = Consumer::new(listener, pool, clock);
-        ConsumerSpec { group: group.into(), settings, assign: Arc::new(Averaging), observer: None, consumer }
+        ConsumerSpec {
+            group: group.into(),
+            settings,
+            assign: Arc::new(Averaging),
+            observer: None,
+            offsets: None,
+            consumer,
+        }
     }
 
     /// A group whose handler is never called.

@@ -8,6 +8,7 @@ pub mod delivery;
 pub mod group;
 pub mod handler;
 pub mod intake;
+pub mod offset;
 pub mod pull;
 pub mod pulled;
 pub mod push;

@@ -16,6 +16,7 @@ use super::settings::Wanted;
 use crate::consume::claim::Consumer;
 use crate::consume::listener::IntoOutcome;
 use crate::consume::pool::Pool;
+use crate::consume::progress::OffsetStore;
 use crate::error::{ConfigError, Error};
 use crate::model::StartFrom;
 use crate::rocketmq::client::Client;
@@ -33,12 +34,13 @@ pub struct PushConsumerBuilder {
     code: Option<Code>,
     assign: Arc<dyn Assign>,
     observer: Option<Arc<dyn Observer>>,
+    offsets: Option<Arc<dyn OffsetStore>>,
 }
 
 impl PushConsumerBuilder {
     pub(in crate::rocketmq) fn new(client: Client, group: &str) -> Self {
         let wanted = Wanted { group: group.to_owned(), ..Wanted::default() };
-        Self { client, wanted, code: None, assign: Arc::new(Averaging), observer: None }
+        Self { client, wanted, code: None, assign: Arc::new(Averaging), observer: None, offsets: None }
     }
 
     /// Subscribes a topic, with tags: `*` for all, or tags joined by `||`. May be called for several topics; for the
@@ -184,6 +186,13 @@ impl PushConsumerBuilder {
         self
     }
 
+    /// Keeps the group's progress in `store` instead of with the brokers, whose copy then only mirrors it. Default: the
+    /// brokers keep it (Java's `offsetStore`). Every member of the group must use the same store.
+    pub fn offset_store(mut self, store: impl OffsetStore + 'static) -> Self {
+        self.offsets = Some(Arc::new(store));
+        self
+    }
+
     /// What handles the messages: a closure that runs on several workers at a time. It may return nothing (done), an
     /// `Outcome`, or a `Result` of either, whose error retries.
     pub fn handler<F, R>(mut self, handler: F) -> Self
@@ -238,8 +247,8 @@ impl PushConsumerBuilder {
         };
         let pool = shared.pool()?;
         let consumer = Consumer::new(Box::new(handler), Arc::clone(&pool), shared.clock().clone());
-        let (assign, observer) = (self.assign, self.observer);
-        let spec = ConsumerSpec { group, settings, assign, observer, consumer: Arc::clone(&consumer) };
+        let (assign, observer, offsets) = (self.assign, self.observer, self.offsets);
+        let spec = ConsumerSpec { group, settings, assign, observer, offsets, consumer: Arc::clone(&consumer) };
         let handle = shared.start_consumer(spec)?;
         Ok(PushConsumer { handle, consumer, pool, _client: self.client })
     }

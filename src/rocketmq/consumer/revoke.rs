@@ -174,7 +174,7 @@ impl Core {
         let (offset, end) = (giving.progress.send(false), giving.end);
         claim.wake_at(end, out);
         if let Some(offset) = offset {
-            self.send_commit(epoch, offset, now, out);
+            self.start_commit(epoch, offset, now, out);
         }
     }
 
@@ -205,7 +205,7 @@ impl Core {
         };
         let tally = giving.work.queue().tally();
         let committed = giving.progress.acknowledged();
-        let failed = giving.progress.is_behind() || giving.progress.is_under_way();
+        let failed = giving.progress.is_behind();
         if let Some(group) = self.groups.get_mut(&id) {
             group.report.add(&tally);
             group.report.unfinished += giving.unfinished;

@@ -1,0 +1,200 @@
+//! Offsets of one's own (D34): a consumer whose progress is kept in the user's [`OffsetStore`], the brokers' copy behind it.
+//!
+//! `claim.rs` comes here to find out where a queue starts and `commit.rs` when progress has moved. What the core wants of
+//! a store is gathered over a turn and becomes one job of the serve lane for each consumer; the answer comes back by the
+//! inbox and is dropped if its claim is gone (D32). The core never calls a store itself, and a store that panics, or is
+//! dropped unasked with its lane, has failed.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::claim::Stage;
+use super::group::ConsumerId;
+use crate::consume::chunk::Epoch;
+use crate::consume::progress::{OffsetStore, OffsetStoreError};
+use crate::model::{Queue, QueueOffset};
+use crate::net::{Handle, Out};
+use crate::rocketmq::core::{Command, Core, Timer};
+use crate::work::clock::Nanos;
+
+/// How long a serve thread waits for a place in the inbox if its own places are taken; the loop looks at it every turn.
+const POST: Duration = Duration::from_secs(10);
+
+/// What a store has answered.
+pub enum Stored {
+    /// Where the group stands in a claim's queue.
+    Loaded {
+        /// The claim.
+        epoch: Epoch,
+        /// `Ok(None)`: the store has nothing. The text is the store's, for an event.
+        result: Result<Option<QueueOffset>, String>,
+    },
+    /// Whether progress is kept.
+    Kept {
+        /// The claims whose progress it was.
+        epochs: Vec<Epoch>,
+        /// The text is the store's, for an event.
+        result: Result<(), String>,
+    },
+}
+
+/// Progress that waits for the end of the turn.
+#[derive(Default)]
+pub struct Keeping {
+    due: Vec<Due>,
+}
+
+/// That of one consumer.
+struct Due {
+    of: ConsumerId,
+    store: Arc<dyn OffsetStore>,
+    epochs: Vec<Epoch>,
+    progress: Vec<(Queue, QueueOffset)>,
+}
+
+/// Brings an answer to the loop, once, whatever becomes of the job that holds it.
+struct Courier {
+    handle: Handle<Command>,
+    /// What the loop hears if the job never runs to its end.
+    failure: Option<Stored>,
+}
+
+impl Courier {
+    fn new(handle: Handle<Command>, failure: Stored) -> Self {
+        Self { handle, failure: Some(failure) }
+    }
+
+    fn bring(mut self, answer: Stored) {
+        self.failure = None;
+        post(&self.handle, answer);
+    }
+}
+
+impl Drop for Courier {
+    fn drop(&mut self) {
+        if let Some(failure) = self.failure.take() {
+            post(&self.handle, failure);
+        }
+    }
+}
+
+fn post(handle: &Handle<Command>, answer: Stored) {
+    if let Err(refused) = handle.post_own(Command::Stored(answer)) {
+        // Only a loop that has ended takes nothing at all: then nobody waits for it.
+        let _ = handle.post_within(refused.into_command(), POST);
+    }
+}
+
+/// Calls the user's code; a panic is its error.
+fn fenced<T>(call: impl FnOnce() -> Result<T, OffsetStoreError>) -> Result<T, String> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => result.map_err(|error| format!("the offset store: {error}")),
+        Err(panic) => Err(format!("the offset store panicked: {}", text(&*panic))),
+    }
+}
+
+fn text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("no text")
+}
+
+impl Core {
+    /// The store that keeps the progress of this claim, if it is not kept by the brokers.
+    pub(super) fn own_store(&self, epoch: Epoch) -> Option<&Arc<dyn OffsetStore>> {
+        self.groups.get(&self.claims.get(&epoch)?.group)?.spec.offsets.as_ref()
+    }
+
+    /// Asks the store where the group stands in the claim's queue. Without one it returns false.
+    pub(super) fn load_own(&mut self, epoch: Epoch) -> bool {
+        let Some(store) = self.own_store(epoch).cloned() else { return false };
+        let Some(queue) = self.claims.get(&epoch).map(|claim| claim.queue.clone()) else { return false };
+        let failure = Stored::Loaded { epoch, result: Err("the offset store was not asked: too much waits".into()) };
+        let courier = Courier::new(self.context.handle.clone(), failure);
+        // A refused job drops the courier, which tells of it.
+        let _ = self.context.lane.user(move || {
+            let result = fenced(|| store.load(&queue));
+            courier.bring(Stored::Loaded { epoch, result });
+        });
+        true
+    }
+
+    /// Notes that the progress of a claim, which counts as under way, goes to its store at the end of the turn.
+    pub(super) fn keep_own(&mut self, epoch: Epoch, offset: QueueOffset) {
+        let Some(store) = self.own_store(epoch).cloned() else { return };
+        let Some(claim) = self.claims.get(&epoch) else { return };
+        let (of, progress) = (claim.group, (claim.queue.clone(), offset));
+        match self.keeping.due.iter_mut().find(|due| due.of == of) {
+            Some(due) => {
+                due.epochs.push(epoch);
+                due.progress.push(progress);
+            }
+            None => self.keeping.due.push(Due { of, store, epochs: vec![epoch], progress: vec![progress] }),
+        }
+    }
+
+    /// The end of a turn: one job for each consumer whose progress waits.
+    pub(in crate::rocketmq) fn keep_all(&mut self) {
+        while let Some(Due { store, epochs, progress, of: _ }) = self.keeping.due.pop() {
+            let result = Err("the offset store was not asked: too much waits".into());
+            let failure = Stored::Kept { epochs: epochs.clone(), result };
+            let courier = Courier::new(self.context.handle.clone(), failure);
+            let _ = self.context.lane.user(move || {
+                let result = fenced(|| store.store(&progress));
+                courier.bring(Stored::Kept { epochs, result });
+            });
+        }
+    }
+
+    /// A store has answered.
+    pub(in crate::rocketmq) fn stored(&mut self, answer: Stored, now: Nanos, out: &mut Out<Timer>) {
+        match answer {
+            Stored::Loaded { epoch, result } => self.own_loaded(epoch, result, now, out),
+            Stored::Kept { epochs, result } => {
+                for epoch in epochs {
+                    self.own_kept(epoch, &result, now, out);
+                }
+            }
+        }
+    }
+
+    fn own_loaded(
+        &mut self,
+        epoch: Epoch,
+        result: Result<Option<QueueOffset>, String>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
+        match result {
+            // A negative offset is never asked for (C-045).
+            Ok(Some(offset)) if offset.0 < 0 => {
+                self.not_located(epoch, &format!("the offset store: {offset}"), now, out)
+            }
+            Ok(Some(offset)) => self.start_at(epoch, offset, Some(offset), now, out),
+            Ok(None) => self.ask_stored_offset(epoch, now, out),
+            Err(detail) => self.not_located(epoch, &detail, now, out),
+        }
+    }
+
+    fn own_kept(&mut self, epoch: Epoch, result: &Result<(), String>, now: Nanos, out: &mut Out<Timer>) {
+        if let Err(detail) = result {
+            self.commit_ended(epoch, Err(detail.clone()), now, out);
+            return;
+        }
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let progress = match &mut claim.stage {
+            Stage::Active(active) => &mut active.progress,
+            Stage::Giving(giving) => &mut giving.progress,
+            Stage::Locating(_) => return,
+        };
+        progress.stored();
+        // The broker's copy follows; its answer ends the commit, so that no two overtake each other (D11).
+        if let Some(offset) = progress.acknowledged() {
+            self.send_commit(epoch, offset, now, out);
+        }
+    }
+}

@@ -22,8 +22,9 @@ use crate::broker::{
 };
 use crate::error::Error;
 use crate::net::{Change, Conn, FrameBuf, Out};
+use crate::rocketmq::builder::ClientBuilder;
 use crate::rocketmq::caller::SocketCaller;
-use crate::rocketmq::client::{Client, ClientBuilder, Start, WeakClient};
+use crate::rocketmq::client::{Client, Start, WeakClient};
 use crate::rocketmq::core::Timer;
 use crate::rocketmq::port::{
     Answer, Arrival, Ask, CallError, Caller, Done, Express, Letter, News, Peer, Port, SendAnswer, Target, Ticket,

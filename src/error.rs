@@ -421,6 +421,21 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
+/// As [`in_range`], for a time.
+pub(crate) fn time_in_range(
+    field: &'static str,
+    value: Option<Duration>,
+    default: Duration,
+    range: std::ops::RangeInclusive<Duration>,
+) -> Result<Duration, ConfigError> {
+    let value = value.unwrap_or(default);
+    if range.contains(&value) {
+        return Ok(value);
+    }
+    let allowed = format!("{:?} to {:?}", range.start(), range.end());
+    Err(ConfigError { field, value: format!("{value:?}"), allowed })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -430,6 +445,10 @@ mod tests {
         let error = in_range("workers", Some(0), 20, 1..=1000).unwrap_err();
         assert_eq!(error.to_string(), "workers = 0 is not allowed: 1 to 1000");
         assert_eq!(in_range("workers", None, 20, 1..=1000), Ok(20));
+        let second = Duration::from_secs(1);
+        let error =
+            time_in_range("wait", Some(Duration::ZERO), second, Duration::from_millis(10)..=second).unwrap_err();
+        assert_eq!(error.to_string(), "wait = 0ns is not allowed: 10ms to 1s");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use super::dispatch::Dispatcher;
 use crate::model::{QueueOffset, SortedSet, names};
 use crate::wire::remoting::properties::names as key;
 use crate::wire::remoting::record::{Check, Record};
+use crate::work::clock::after;
 use crate::work::sync::locked;
 
 /// How often a waiter looks again although nobody told him of a commit: what ends a delay level tells nobody.
@@ -36,7 +37,7 @@ impl Dispatcher {
     /// True once the group has committed the end of every queue it consumes and nothing of it is delayed; false if that
     /// has not come within `timeout`.
     pub fn wait_drained(&self, group: &str, timeout: Duration) -> bool {
-        let deadline = Instant::now() + timeout;
+        let deadline = after(timeout);
         let progress = &self.progress;
         progress.waiters.fetch_add(1, Ordering::AcqRel);
         let drained = loop {

@@ -6,7 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::dispatch::{Dispatcher, Parts, Watcher};
 use super::fault::{Fault, Op};
@@ -19,7 +19,7 @@ use crate::disk::{Disk, Files};
 use crate::error::{ConfigError, Error};
 use crate::model::names;
 use crate::net::{Handle, Reactor, Settings as NetSettings};
-use crate::work::clock::Clock;
+use crate::work::clock::{Clock, after};
 use crate::work::lifecycle::Lifecycle;
 use crate::work::serve::Lane;
 use crate::work::sync::locked;
@@ -378,7 +378,7 @@ impl Broker {
     /// # Errors
     /// [`Error::Timeout`] if a thread has not ended within `timeout`.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
-        let deadline = Instant::now() + timeout;
+        let deadline = after(timeout);
         let late = || Error::Timeout { request: "shutdown", addr: Some(self.broker_addr()), waited: timeout };
         if !self.life.begin_stop() {
             return if self.life.wait_stopped(deadline) { Ok(()) } else { Err(late()) };

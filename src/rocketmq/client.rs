@@ -1,32 +1,29 @@
 //! The client that users hold: a cheap clone of a handle on one loop, one pool and one set of lanes.
 //!
-//! [`ClientBuilder`] checks the settings and starts the threads; [`Client`] makes producers and consumers and stops them.
+//! `builder.rs` checks the settings; [`Client`] starts the threads, makes producers and consumers and stops them.
 //! What other threads of this room share is [`Shared`]. Nothing here decides what goes over the wire.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::bounded;
 
-use super::caller;
+use super::builder::{ClientBuilder, bad, check_servers, random, split_list};
 use super::consumer::group::{ConsumerHandle, ConsumerReport, ConsumerSpec};
 use super::consumer::push::PushConsumerBuilder;
 use super::core::{Command, Core};
 use super::events::Events;
 use super::port::{Caller, Port};
 use super::route::{Route, RouteCell, Routes};
-use super::settings::{Settings, Timing};
-use super::socket;
-use crate::consume::pool::{Pool, WORKERS};
-use crate::error::{ConfigError, Error, in_range};
+use super::settings::Settings;
+use crate::consume::pool::Pool;
+use crate::error::Error;
 use crate::model::Queue;
 use crate::model::names;
 use crate::net::{self, FramePool, Handle, PostError, Reactor};
 use crate::work::budget::Budget;
-use crate::work::clock::Clock;
+use crate::work::clock::{Clock, after};
 use crate::work::lifecycle::Lifecycle;
 use crate::work::ranks::{Rank, Ranked};
 use crate::work::serve::Lane;
@@ -36,191 +33,6 @@ use crate::work::threads::{self, Thread};
 const DROP_WAIT: Duration = Duration::from_secs(1);
 /// Threads of the serve lane at start.
 const LANE_THREADS: usize = 2;
-
-/// Builds a [`Client`]. Every setter takes and returns it.
-#[derive(Clone, Default)]
-pub struct ClientBuilder {
-    name_servers: Vec<String>,
-    workers: Option<usize>,
-    memory_budget: Option<u64>,
-    instance: Option<String>,
-    ip: Option<IpAddr>,
-    map_address: Option<super::settings::MapAddress>,
-    timing: Timing,
-    clock: Option<Clock>,
-}
-
-impl ClientBuilder {
-    /// The name servers, each `host:port`; a text with `;` between them counts as several. No default.
-    pub fn name_servers<T: Into<String>>(mut self, list: impl IntoIterator<Item = T>) -> Self {
-        self.name_servers = list.into_iter().flat_map(|text| split_list(&text.into())).collect();
-        self
-    }
-
-    /// Threads that run the handlers of all consumers of this client. Default 20, allowed 1 to 1000 (Java's
-    /// `consumeThreadMin`, there per consumer).
-    pub fn workers(mut self, threads: usize) -> Self {
-        self.workers = Some(threads);
-        self
-    }
-
-    /// Bytes for all that has been fetched and not finished and for queued sends, of all consumers and producers of this
-    /// client. Default 256 MiB, at least 1 MiB. Above it a queue is fetched only while it holds nothing or less than its
-    /// fair share.
-    pub fn memory_budget(mut self, bytes: u64) -> Self {
-        self.memory_budget = Some(bytes);
-        self
-    }
-
-    /// The part of the client id behind the address (Java's `instanceName`). Default: process id, `#` and a number that
-    /// is random. Two live members of a group must never have the same.
-    pub fn instance(mut self, name: impl Into<String>) -> Self {
-        self.instance = Some(name.into());
-        self
-    }
-
-    /// The address in the client id (Java's `clientIP`). Default: the one that this machine would send from.
-    pub fn client_ip(mut self, ip: IpAddr) -> Self {
-        self.ip = Some(ip);
-        self
-    }
-
-    /// Replaces every broker address that a name server gives: for clusters behind a tunnel or a container bridge.
-    pub fn map_address(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
-        self.map_address = Some(Arc::new(map));
-        self
-    }
-
-    /// For one request and its answer. Default 3 s (Java's `mqClientApiTimeout`).
-    pub fn request_timeout(mut self, timeout: Duration) -> Self {
-        self.timing.request = timeout;
-        self
-    }
-
-    /// For making a connection. Default 3 s.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.timing.connect = timeout;
-        self
-    }
-
-    /// How often routes are asked for. Default 30 s (Java's `pollNameServerInterval`).
-    pub fn route_interval(mut self, interval: Duration) -> Self {
-        self.timing.routes = interval;
-        self
-    }
-
-    /// How often brokers get a heartbeat. Default 30 s (Java's `heartbeatBrokerInterval`).
-    pub fn heartbeat_interval(mut self, interval: Duration) -> Self {
-        self.timing.heartbeat = interval;
-        self
-    }
-
-    /// How often the assignment of queues is looked at without a reason. Default 20 s.
-    pub fn rebalance_interval(mut self, interval: Duration) -> Self {
-        self.timing.rebalance = interval;
-        self
-    }
-
-    /// How long a broker may hold a pull that finds nothing, and how long we wait for its answer. Default 15 s and 30 s;
-    /// the second must be longer than the first by a second at least.
-    pub fn pull_hold(mut self, hold: Duration, timeout: Duration) -> Self {
-        self.timing.hold = hold;
-        self.timing.pull = timeout;
-        self
-    }
-
-    /// Where the time comes from: a test clock, shared with an embedded broker. Default: the system's.
-    pub fn clock(mut self, clock: impl Into<Clock>) -> Self {
-        self.clock = Some(clock.into());
-        self
-    }
-
-    /// Changes any interval, for tests.
-    #[doc(hidden)]
-    pub fn timing(mut self, change: impl FnOnce(&mut Timing)) -> Self {
-        change(&mut self.timing);
-        self
-    }
-
-    /// Checks the settings and starts the threads. Nothing goes over the network yet.
-    ///
-    /// # Errors
-    /// `Config` names the setting; `Io` if the system refuses threads.
-    pub fn build(self) -> Result<Client, Error> {
-        if self.name_servers.is_empty() {
-            return Err(bad("name_servers", "", "at least one host:port").into());
-        }
-        for addr in &self.name_servers {
-            if addr.rsplit_once(':').is_none_or(|(host, port)| host.is_empty() || port.parse::<u16>().is_err()) {
-                return Err(bad("name_servers", addr, "host:port").into());
-            }
-        }
-        let settings = self.settings()?;
-        let servers = settings.name_servers.clone();
-        Client::start(settings, |start| {
-            let link = Arc::new(socket::Known::default());
-            let seed = start.seed;
-            let lanes = caller::SocketCaller::lanes(start);
-            let port = socket::SocketPort::new(start, Arc::clone(&link), lanes.clone(), servers, seed);
-            let caller = caller::SocketCaller::new(start, link, lanes);
-            (Box::new(port), Arc::new(caller))
-        })
-    }
-
-    /// The settings, checked.
-    pub(crate) fn settings(self) -> Result<Settings, Error> {
-        let timing = self.timing;
-        if timing.pull < timing.hold + Duration::from_millis(1) {
-            let value = format!("{:?}, {:?}", timing.hold, timing.pull);
-            return Err(bad("pull_hold", &value, "a timeout above the hold time").into());
-        }
-        let instance = match self.instance {
-            Some(name) if name.trim().is_empty() => return Err(bad("instance", &name, "a name").into()),
-            Some(name) => name,
-            None => format!("{}#{}", std::process::id(), random()),
-        };
-        Ok(Settings {
-            name_servers: self.name_servers,
-            workers: in_range("workers", self.workers, WORKERS, 1..=1000)?,
-            memory_budget: in_range("memory_budget", self.memory_budget, 256 << 20, 1 << 20..=u64::MAX)?,
-            instance,
-            ip: self.ip.unwrap_or_else(own_ip),
-            map_address: self.map_address,
-            timing,
-            clock: self.clock.unwrap_or_default(),
-        })
-    }
-}
-
-impl fmt::Debug for ClientBuilder {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientBuilder").field("name_servers", &self.name_servers).finish_non_exhaustive()
-    }
-}
-
-fn bad(field: &'static str, value: &str, allowed: &str) -> ConfigError {
-    ConfigError { field, value: value.to_owned(), allowed: allowed.to_owned() }
-}
-
-fn split_list(text: &str) -> Vec<String> {
-    text.split([';', ',']).map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
-}
-
-/// A number that no other process on any machine is likely to have; the hasher's keys come from the system.
-fn random() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    static COUNT: AtomicU64 = AtomicU64::new(0);
-    let mut hasher = std::collections::hash_map::RandomState::new().build_hasher();
-    hasher.write_u64(COUNT.fetch_add(1, Ordering::Relaxed));
-    hasher.finish()
-}
-
-/// The address this machine sends from. Connecting a UDP socket sends nothing.
-fn own_ip() -> IpAddr {
-    let asked = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))
-        .and_then(|socket| socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9)).and_then(|()| socket.local_addr()));
-    asked.as_ref().map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), SocketAddr::ip)
-}
 
 /// What loop, lanes and callers of one client have in common.
 pub struct Context {
@@ -398,7 +210,7 @@ impl Shared {
     }
 
     fn shutdown(&self, most: Duration) -> ShutdownReport {
-        let deadline = Instant::now() + most;
+        let deadline = after(most);
         if self.pool.get().is_some_and(|pool| pool.is_worker()) {
             // A handler that stops its own client only begins it: nobody can wait for himself (D12).
             let (answer, _) = bounded(1);
@@ -588,9 +400,10 @@ impl Client {
     /// later ones go to the new list.
     ///
     /// # Errors
-    /// `Closed`, `Overloaded`.
+    /// `Config` if the list is empty or one of it is no `host:port`, and nothing has changed; `Closed`, `Overloaded`.
     pub fn set_name_servers<T: Into<String>>(&self, list: impl IntoIterator<Item = T>) -> Result<(), Error> {
-        let list = list.into_iter().flat_map(|text| split_list(&text.into())).collect();
+        let list: Vec<String> = list.into_iter().flat_map(|text| split_list(&text.into())).collect();
+        check_servers(&list)?;
         self.shared().post(Command::NameServers(list))
     }
 
@@ -652,46 +465,4 @@ impl ShutdownReport {
 /// The pool of frame buffers that lanes use beside the loop's own.
 pub(crate) fn frame_pool(budget: &Budget) -> Arc<FramePool> {
     FramePool::new(Some(budget.clone()))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_setting_out_of_its_range_is_named_and_nothing_is_started() {
-        let field = |builder: ClientBuilder| match builder.build() {
-            Err(Error::Config(error)) => error.field,
-            other => panic!("{other:?}"),
-        };
-        let good = || Client::builder().name_servers(["127.0.0.1:9876"]);
-        assert_eq!(field(Client::builder()), "name_servers");
-        assert_eq!(field(Client::builder().name_servers(["nowhere"])), "name_servers");
-        assert_eq!(field(good().workers(0)), "workers");
-        assert_eq!(field(good().memory_budget(1)), "memory_budget");
-        assert_eq!(field(good().instance(" ")), "instance");
-    }
-
-    #[test]
-    fn c025_a_pull_that_gives_up_before_the_broker_does_is_refused() {
-        let builder = Client::builder().name_servers(["127.0.0.1:9876"]);
-        let built = builder.pull_hold(Duration::from_secs(15), Duration::from_secs(10)).build();
-        assert!(matches!(built, Err(Error::Config(error)) if error.field == "pull_hold"));
-    }
-
-    #[test]
-    fn b001_b002_two_clients_of_one_process_have_different_ids() {
-        let id = || Client::builder().name_servers(["127.0.0.1:9876"]).settings().unwrap().client_id();
-        let (one, two) = (id(), id());
-        assert_ne!(one, two);
-        assert!(one.contains(&format!("@{}#", std::process::id())), "{one}");
-        let named = Client::builder().client_ip([10, 0, 0, 5].into()).instance("a").settings().unwrap();
-        assert_eq!(named.client_id(), "10.0.0.5@a");
-    }
-
-    #[test]
-    fn a_list_may_be_one_text() {
-        let builder = Client::builder().name_servers(["a:1;b:2", " c:3 "]);
-        assert_eq!(builder.name_servers, ["a:1", "b:2", "c:3"]);
-    }
 }

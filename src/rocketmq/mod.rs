@@ -1,5 +1,6 @@
 //! The RocketMQ client.
 
+pub mod builder;
 pub mod caller;
 pub mod client;
 pub mod consumer;
@@ -14,6 +15,7 @@ pub mod route;
 pub mod settings;
 pub mod socket;
 
-pub use client::{Client, ClientBuilder, ShutdownReport};
+pub use builder::ClientBuilder;
+pub use client::{Client, ShutdownReport};
 pub use consumer::group::{Assigned, ConsumerReport};
 pub use events::{Event, Observer, PauseReason};

@@ -51,6 +51,14 @@ impl Sub<Duration> for Nanos {
     }
 }
 
+/// The longest that any call blocks, however long its caller would wait: more than that, some systems cannot tell.
+const LONGEST: Duration = Duration::from_secs(365 * 86_400);
+
+/// The moment `most` from now on the system's clock, for blocking waits; a year from now if that is further away.
+pub fn after(most: Duration) -> Instant {
+    Instant::now() + most.min(LONGEST)
+}
+
 /// Where the time comes from. Cheap to clone; all clones tell the same time.
 #[derive(Clone)]
 pub struct Clock(Source);
@@ -265,6 +273,12 @@ mod tests {
         assert!(clock.wall_ms() > 1_700_000_000_000);
         assert!(clock.sleep_until(second + Duration::from_secs(60)).is_some_and(|left| left > Duration::from_secs(50)));
         let _never = clock.on_advance(|| {});
+    }
+
+    #[test]
+    fn a_wait_of_any_length_has_an_end_that_can_be_told() {
+        assert!(after(Duration::MAX) > Instant::now() + Duration::from_secs(86_400));
+        assert!(after(Duration::ZERO) <= Instant::now());
     }
 
     #[test]

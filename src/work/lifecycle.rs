@@ -1,9 +1,9 @@
-//! The life of something with threads: running, stopping once, stopped; and how one deadline for a stop is divided.
+//! The life of something with threads: running, stopping once, stopped.
 //!
 //! Clients, consumers and brokers hold one each. It starts and joins nothing itself.
 
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Where a life stands.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
@@ -79,28 +79,10 @@ impl Default for Lifecycle {
     }
 }
 
-/// How the time of one stop is divided: handlers may run until the first moment; what follows them (commit, unlock,
-/// unregister, close) has until the second.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct StopPlan {
-    /// Until then what runs may finish.
-    pub handlers_until: Instant,
-    /// Until then everything has to have ended.
-    pub end: Instant,
-}
-
-impl StopPlan {
-    /// Divides `total`, counted from `now`: the last fifth, but at most a second, is kept for what follows the handlers.
-    pub fn new(now: Instant, total: Duration) -> Self {
-        let kept = (total / 5).min(Duration::from_secs(1));
-        let end = now.checked_add(total).unwrap_or_else(|| now + Duration::from_secs(86_400));
-        Self { handlers_until: end.checked_sub(kept).unwrap_or(now).max(now), end }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     #[test]
     fn only_the_first_stop_counts_and_waiters_see_the_end() {
@@ -115,15 +97,5 @@ mod tests {
         });
         assert!(!life.begin_stop());
         assert_eq!(life.phase(), Phase::Stopped);
-    }
-
-    #[test]
-    fn the_last_fifth_or_second_is_kept() {
-        let now = Instant::now();
-        let of = |ms| {
-            let plan = StopPlan::new(now, Duration::from_millis(ms));
-            ((plan.handlers_until - now).as_millis(), (plan.end - now).as_millis())
-        };
-        assert_eq!([of(0), of(1000), of(30_000)], [(0, 0), (800, 1000), (29_000, 30_000)]);
     }
 }

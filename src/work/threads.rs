@@ -7,6 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
+use super::clock::after;
+
 /// Linux keeps this many bytes of a thread's name.
 const NAME_BYTES: usize = 15;
 
@@ -89,7 +91,7 @@ impl Thread {
 
     /// As [`join_by`](Self::join_by), `most` from now.
     pub fn join_within(&self, most: Duration) -> bool {
-        self.join_by(Instant::now().checked_add(most).unwrap_or_else(|| Instant::now() + Duration::from_secs(86_400)))
+        self.join_by(after(most))
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crossbeam_channel::{Sender, bounded};
 
@@ -23,7 +23,7 @@ use crate::net::Out;
 use crate::rocketmq::client::Shared;
 use crate::rocketmq::core::{Command, Core, Timer};
 use crate::rocketmq::events::Observer;
-use crate::work::clock::Nanos;
+use crate::work::clock::{Nanos, after};
 
 /// Names one consumer of a client. Never used twice.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
@@ -189,7 +189,7 @@ impl ConsumerHandle {
         if self.order(Order::Stop { most, answer }).is_err() {
             return ConsumerReport::default();
         }
-        answered.recv_deadline(Instant::now() + most + GRACE).unwrap_or_default()
+        answered.recv_deadline(after(most) + GRACE).unwrap_or_default()
     }
 
     /// Starts the stop and does not wait: for `Drop` and for handlers that stop their own consumer.

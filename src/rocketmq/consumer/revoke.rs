@@ -65,6 +65,11 @@ pub(in crate::rocketmq) enum Step {
     Again(Nanos),
 }
 
+/// What handlers get of the time of a stop: the last fifth, but at most a second, is kept for what follows them.
+fn handlers_time(most: Duration) -> Duration {
+    most.saturating_sub((most / 5).min(Duration::from_secs(1)))
+}
+
 impl Core {
     /// Gives a claim up: handlers have until `until`, all of it is over at `end`.
     pub(in crate::rocketmq) fn give_up(
@@ -304,8 +309,7 @@ impl Core {
         out: &mut Out<Timer>,
     ) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let kept = (most / 5).min(Duration::from_secs(1));
-        let (until, end) = (now + most.saturating_sub(kept), now + most);
+        let (until, end) = (now + handlers_time(most), now + most);
         match &mut group.stage {
             GroupStage::Stopping { answers, .. } | GroupStage::Leaving { answers, .. } => {
                 answers.extend(answer);
@@ -391,5 +395,17 @@ impl Core {
         }
         self.port.close(out);
         out.stop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn d12_the_last_fifth_or_second_is_kept() {
+        let of = |ms| handlers_time(Duration::from_millis(ms)).as_millis();
+        assert_eq!([of(0), of(1000), of(30_000)], [0, 800, 29_000]);
+        assert!(handlers_time(Duration::MAX) < Duration::MAX);
     }
 }

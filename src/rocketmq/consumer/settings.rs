@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::consume::flow::Limits;
 use crate::consume::queue;
-use crate::error::{ConfigError, in_range};
+use crate::error::{ConfigError, in_range, time_in_range};
 use crate::model::{StartFrom, names, tags::TagExpression};
 
 /// How queues are pulled.
@@ -130,7 +130,7 @@ impl Wanted {
     }
 }
 
-/// A duration that was set, or `default`, in whole milliseconds from `least` to `most`.
+/// A time that was set, or `default`, all in milliseconds.
 fn within(
     field: &'static str,
     value: Option<Duration>,
@@ -138,11 +138,8 @@ fn within(
     least: u64,
     most: u64,
 ) -> Result<Duration, ConfigError> {
-    let value = value.unwrap_or(Duration::from_millis(default));
-    if (Duration::from_millis(least)..=Duration::from_millis(most)).contains(&value) {
-        return Ok(value);
-    }
-    Err(ConfigError { field, value: format!("{value:?}"), allowed: format!("{least} to {most} ms") })
+    let ms = Duration::from_millis;
+    time_in_range(field, value, ms(default), ms(least)..=ms(most))
 }
 
 /// A limit that is off unless it was set, from 1 to `most`.

@@ -5,6 +5,8 @@
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use crate::work::clock::after;
+
 /// Room for asynchronous sends. Lock: a leaf, held for two comparisons.
 #[derive(Debug)]
 pub(super) struct Permits {
@@ -37,7 +39,7 @@ impl Permits {
         if bytes > self.most.bytes {
             return None;
         }
-        let end = Instant::now() + wait;
+        let end = after(wait);
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         while used.messages >= self.most.messages || used.bytes > self.most.bytes - bytes {
             let left = end.saturating_duration_since(Instant::now());

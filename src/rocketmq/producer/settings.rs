@@ -1,14 +1,14 @@
 //! What a producer can be told before it starts, with Java's names beside ours. Checked once, by `start`.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::error::{ConfigError, in_range};
+use crate::error::{ConfigError, in_range, time_in_range};
 use crate::model::SortedSet;
 use crate::model::names;
 
 const DEADLINE: Duration = Duration::from_secs(3);
-const LEAST_DEADLINE: Duration = Duration::from_millis(1);
-const LONGEST_DEADLINE: Duration = Duration::from_secs(3600);
+const DEADLINES: RangeInclusive<Duration> = Duration::from_millis(1)..=Duration::from_secs(3600);
 const RETRIES_MAX: u32 = 100;
 const COMPRESS_OVER: usize = 4096;
 const COMPRESS_LEVEL: u32 = 5;
@@ -68,8 +68,8 @@ impl Settings {
         })?;
         Ok(Self {
             group,
-            send_deadline: duration("send_deadline", asked.send_deadline, DEADLINE)?,
-            attempt_limit: duration("attempt_limit", asked.attempt_limit, LONGEST_DEADLINE)?,
+            send_deadline: time_in_range("send_deadline", asked.send_deadline, DEADLINE, DEADLINES)?,
+            attempt_limit: time_in_range("attempt_limit", asked.attempt_limit, *DEADLINES.end(), DEADLINES)?,
             retries: in_range("retries", asked.retries, 2, 0..=RETRIES_MAX)?,
             async_retries: in_range("async_retries", asked.async_retries, 2, 0..=RETRIES_MAX)?,
             in_flight_messages: in_range("in_flight", asked.in_flight_messages, IN_FLIGHT, 1..=1_000_000)?,
@@ -83,14 +83,6 @@ impl Settings {
             template_queues: in_range("template_queues", asked.template_queues, TEMPLATE_QUEUES, 1..=1024)?,
         })
     }
-}
-
-fn duration(field: &'static str, asked: Option<Duration>, default: Duration) -> Result<Duration, ConfigError> {
-    let value = asked.unwrap_or(default);
-    if (LEAST_DEADLINE..=LONGEST_DEADLINE).contains(&value) {
-        return Ok(value);
-    }
-    Err(ConfigError { field, value: format!("{value:?}"), allowed: "1 ms to 1 h".into() })
 }
 
 #[cfg(test)]

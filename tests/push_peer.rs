@@ -417,6 +417,64 @@ fn c028_b011_name_servers_can_be_replaced_while_in_use() {
     assert_eq!(old.seen_of(105).len(), before, "the old one is not asked any more");
 }
 
+/// C-031: 200 queues with offsets to commit, and their broker comes back at another address while the old one swallows
+/// everything. Neither heartbeats nor route look-ups nor pulls wait for what was asked of the old one.
+#[test]
+fn c031_a_broker_that_moves_is_followed_while_its_old_address_swallows_everything() {
+    const QUEUES: i32 = 200;
+    let id = Arc::new(Mutex::new(String::new()));
+    // One message in every queue at the old address, another one at the new; the old one acknowledges no commit.
+    let broker = |offset: i64, moved: Arc<AtomicU32>| {
+        let id = Arc::clone(&id);
+        Peer::start(move |request| {
+            let at = request.field("queueOffset").parse().unwrap_or(-1);
+            match request.code {
+                _ if moved.load(Ordering::SeqCst) > 0 => Reply::Silence,
+                34 => {
+                    let body: Value = serde_json::from_slice(&request.body).unwrap();
+                    *id.lock().unwrap() = body["clientID"].as_str().unwrap().to_owned();
+                    Reply::code(0)
+                }
+                38 => Reply::with_body(json!({"consumerIdList": [*id.lock().unwrap()]}).to_string()),
+                14 => Reply::with_fields(0, [("offset", "0")]),
+                15 if offset == 0 => Reply::Silence,
+                11 if at == offset => pulled(0, at + 1, at + 1, record(at, b"x")),
+                11 => Reply::Silence,
+                _ => peer::housekeeping(request),
+            }
+        })
+    };
+    let moved = Arc::new(AtomicU32::new(0));
+    let (old, new) = (broker(0, Arc::clone(&moved)), broker(1, Arc::default()));
+    let (from, to, switch) = (old.addr(), new.addr(), Arc::clone(&moved));
+    let names = Peer::start(move |request| match request.code {
+        105 if request.field("topic").starts_with('%') => Reply::code(17),
+        105 => {
+            let addr = if switch.load(Ordering::SeqCst) > 0 { to } else { from };
+            Reply::with_body(route(&[("broker-a", addr, QUEUES)]))
+        }
+        _ => peer::housekeeping(request),
+    });
+    let settings = Client::builder().name_servers([names.text()]).workers(2);
+    let settings = settings.pull_hold(Duration::from_secs(600), Duration::from_secs(1200));
+    let settings = settings.route_interval(Duration::from_millis(100)).timing(|timing| {
+        timing.offset = Duration::from_secs(2);
+    });
+    let running = run(settings, |_| Outcome::Done);
+    for _ in 0..QUEUES {
+        assert_eq!(running.next().0, 0);
+    }
+    moved.store(1, Ordering::SeqCst);
+    for _ in 0..QUEUES {
+        assert_eq!(running.next().0, 1);
+    }
+    new.wait("every offset", |seen| {
+        let done = |at: &&peer::Request| at.code == 15 && at.field("topic") == TOPIC && at.field("commitOffset") == "2";
+        let queues: std::collections::BTreeSet<&str> = seen.iter().filter(done).map(|at| at.field("queueId")).collect();
+        queues.len() == QUEUES as usize
+    });
+}
+
 #[test]
 fn b072_a_full_queue_is_not_pulled_until_its_handlers_make_room() {
     let peer = cluster(|request, _| stored(request, 40));

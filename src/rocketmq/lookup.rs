@@ -134,7 +134,7 @@ impl Core {
         (entry.asking, entry.failures, entry.due) = (false, 0, now + every);
         let due = entry.due;
         let changed = entry.cell.store(Arc::clone(&route));
-        entry.route = Some(Arc::clone(&route));
+        let before = entry.route.replace(Arc::clone(&route));
         for waiting in std::mem::take(&mut entry.waiting) {
             // Whoever waited may have given up.
             let _ = waiting.try_send(Ok(Arc::clone(&route)));
@@ -143,13 +143,17 @@ impl Core {
         if changed {
             log::debug!(target: "windlass::route", "route changed: topic={topic} queues={}", route.subscribe.len());
             self.routes_changed(now, out);
+            if let Some(before) = before {
+                self.pulls_moved(&before, &route, now, out);
+            }
             self.topic_changed(topic, now, out);
         }
     }
 
     fn route_failed(&mut self, topic: &Arc<str>, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
         let servers = self.context.settings.name_servers.clone();
-        let (retry, most) = (self.context.settings.timing.retry, self.context.settings.timing.routes);
+        let timing = &self.context.settings.timing;
+        let (retry, routes) = (timing.retry, timing.routes);
         let subscribed = self.is_subscribed(topic);
         let unknown = error.code() == Some(answer::TOPIC_NOT_EXIST);
         if unknown {
@@ -157,9 +161,12 @@ impl Core {
         }
         let Some(entry) = self.topics.get_mut(topic) else { return };
         entry.asking = false;
-        // A topic that consumers wait for is looked for often; one that is known, or that only producers use, as always.
-        let pause = if subscribed || !unknown { backoff(retry, entry.failures, retry.saturating_mul(5)) } else { most };
-        entry.due = now + pause.min(most);
+        let pause = if unknown {
+            missing_pause(topic, subscribed, entry.failures, retry, routes)
+        } else {
+            backoff(retry, entry.failures, retry.saturating_mul(5))
+        };
+        entry.due = now + pause.min(routes);
         let due = entry.due;
         let first = entry.failures == 0;
         entry.failures = entry.failures.saturating_add(1);
@@ -188,7 +195,36 @@ impl Core {
     }
 }
 
+/// When a topic that no name server knows is looked for again.
+///
+/// A consumer that was started before the first producer waits a second at most, and mostly less, for a topic that has
+/// come into being. A retry topic that its brokers do not make by themselves may never come. Producers ask when they send.
+fn missing_pause(topic: &str, subscribed: bool, failures: u32, retry: Duration, routes: Duration) -> Duration {
+    match subscribed {
+        true if topic.starts_with(names::RETRY_PREFIX) => backoff(retry / 10, failures, retry.saturating_mul(5)),
+        true => backoff(retry / 10, failures, retry),
+        false => routes,
+    }
+}
+
 /// `first`, doubled for every failure after the first, at most `most`.
 pub(super) fn backoff(first: Duration, failures: u32, most: Duration) -> Duration {
     first.saturating_mul(1 << failures.min(16)).min(most.max(first))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b053_a_consumer_waits_a_second_at_most_for_a_topic_that_has_come() {
+        let (second, routes) = (Duration::from_secs(1), Duration::from_secs(30));
+        let pauses = |topic, subscribed| -> Vec<u128> {
+            let pause = |failures| missing_pause(topic, subscribed, failures, second, routes).as_millis();
+            [0, 1, 2, 3, 4, 5, 6, 100, u32::MAX].map(pause).to_vec()
+        };
+        assert_eq!(pauses("t", true), [100, 200, 400, 800, 1000, 1000, 1000, 1000, 1000]);
+        assert_eq!(pauses("%RETRY%g", true), [100, 200, 400, 800, 1600, 3200, 5000, 5000, 5000]);
+        assert_eq!(pauses("t", false), [30_000; 9]);
+    }
 }

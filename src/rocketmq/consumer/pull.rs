@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::claim::{Claim, Stage};
+use super::claim::{Active, Claim, Stage};
 use super::group::ConsumerId;
 use super::settings::PullSettings;
 use crate::consume::chunk::Epoch;
@@ -21,6 +21,7 @@ use crate::rocketmq::core::{Core, Purpose, Timer};
 use crate::rocketmq::events::{Event, PauseReason};
 use crate::rocketmq::lookup::backoff;
 use crate::rocketmq::port::{Answer, Ask, CallError, Target, Ticket, refused};
+use crate::rocketmq::route::Route;
 use crate::wire::frame::Frame;
 use crate::wire::remoting::codes::{answer, pull_flag};
 use crate::wire::remoting::command::Command;
@@ -297,6 +298,28 @@ impl Core {
                 self.arrived.push(Arrived { epoch, asked, next, header, frames });
             }
             Err(error) => self.pull_failed(epoch, &error, now, out),
+        }
+    }
+
+    /// Pulls that wait at an address which their broker has left are asked for at its new one, and not only when the old
+    /// one has not answered in time (C-031).
+    pub(in crate::rocketmq) fn pulls_moved(&mut self, before: &Route, after: &Route, now: Nanos, out: &mut Out<Timer>) {
+        let moved = |claim: &Claim| match &claim.stage {
+            Stage::Active(Active { pull: Pull::Out(ticket), suggested, .. }) if claim.queue.topic == after.topic => {
+                let (broker, id) = (&*claim.queue.broker, *suggested);
+                let (old, _) = before.pull_addr(broker, id)?;
+                let stays = after.addrs().any(|(name, _, addr)| **name == *broker && addr == old);
+                (!stays && after.pull_addr(broker, id).is_some()).then_some((claim.epoch, *ticket))
+            }
+            Stage::Active(_) | Stage::Locating(_) | Stage::Giving(_) => None,
+        };
+        let moved: Vec<(Epoch, Ticket)> = self.claims.values().filter_map(moved).collect();
+        for (epoch, ticket) in moved {
+            self.forget(ticket, out);
+            if let Some(active) = self.claims.get_mut(&epoch).and_then(Claim::active) {
+                active.pull = Pull::Due;
+            }
+            self.pull(epoch, now, out);
         }
     }
 

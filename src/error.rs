@@ -65,6 +65,8 @@ pub enum Error {
     NoQueue {
         /// The topic.
         topic: String,
+        /// The one queue that would have done, `broker/id`; `None`: any.
+        queue: Option<String>,
         /// What was wanted: `"write"` or `"read"`.
         wanted: &'static str,
     },
@@ -212,7 +214,12 @@ impl fmt::Display for Error {
             Self::Broker { code, remark, addr } => write!(f, "{} answered code {code}: {remark}", Peer(*addr)),
             Self::UnknownTopic { topic } => write!(f, "the name server has no route for topic {topic}"),
             Self::NoNameServer { tried } => write!(f, "no name server answered, tried {}", tried.join(", ")),
-            Self::NoQueue { topic, wanted } => write!(f, "topic {topic} has no queue with {wanted} permission"),
+            Self::NoQueue { topic, queue: None, wanted } => {
+                write!(f, "topic {topic} has no queue with {wanted} permission")
+            }
+            Self::NoQueue { topic, queue: Some(queue), wanted } => {
+                write!(f, "topic {topic} has no queue {queue} with {wanted} permission")
+            }
             Self::Send { topic, attempts, stored } => {
                 write!(f, "message to {topic} not acknowledged, stored: ")?;
                 f.write_str(match stored {

@@ -213,6 +213,11 @@ fn counted_messages_go_to_the_queue_that_was_named() {
         .collect();
     assert_eq!((code, places.len()), (0, 10));
     assert!(places.iter().all(|(queue, _)| *queue == 2), "{places:?}");
+    let none = ["produce", "-t", "T", "--count", "1", "--queue", "broker-a/99"];
+    let (code, told, _) = broker.json(&none, "");
+    let error = &told[0]["error"];
+    assert_eq!((code, &error["kind"], &error["stored"]), (1, &"no_queue".into(), &"no".into()));
+    assert!(error["text"].as_str().unwrap().contains("broker-a/99"), "{error}");
     let (_, messages, _) = broker.json(&consume("T", "G", &["--count", "11"]), "");
     assert!(messages.iter().any(|message| message["body"] == "7 7 7 7 7"));
 }
@@ -278,6 +283,24 @@ fn dead_letters_and_tags_and_starting_points() {
     assert_eq!((code, &messages[0]["body"]), (0, &"two".into()));
     let words = ["consume", "-t", "T", "-g", "past", "--from", "1000", "--count", "2", "--timeout", "10"];
     assert_eq!(broker.run(&words, "").status.code(), Some(0));
+}
+
+#[test]
+fn a_count_is_exceeded_by_no_more_than_what_runs() {
+    let broker = Broker::start();
+    assert_eq!(broker.run(&["produce", "-t", "T", "--count", "5000", "--size", "10"], "").status.code(), Some(0));
+    for (workers, batch) in [(1, 1), (3, 4)] {
+        let (workers_text, batch_text) = (workers.to_string(), batch.to_string());
+        let group = format!("G{workers}");
+        let words = consume("T", &group, &["--count", "3", "--workers", &workers_text, "--batch", &batch_text]);
+        let (code, messages, told) = broker.json(&words, "");
+        assert_eq!(code, 0);
+        assert!((3..=3 + 2 * workers * batch).contains(&messages.len()), "{} messages", messages.len());
+        let summary = &told.last().unwrap()["summary"];
+        assert_eq!((&summary["received"], &summary["finished"]), (&messages.len().into(), &messages.len().into()));
+        let committed: i64 = summary["committed"].as_object().unwrap().values().filter_map(Value::as_i64).sum();
+        assert!(committed <= messages.len() as i64, "{summary}");
+    }
 }
 
 #[test]

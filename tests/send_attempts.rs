@@ -152,6 +152,27 @@ fn c065_b186_every_attempt_carries_the_same_compressed_body_and_id() {
 }
 
 #[test]
+fn b025_the_time_of_a_send_includes_connecting() {
+    // A listener that accepts nobody: once its backlog is full, the system answers nobody who connects.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    let mut kept = Vec::new();
+    while let Ok(stream) = std::net::TcpStream::connect_timeout(&addr, Duration::from_millis(100)) {
+        kept.push(stream);
+    }
+    let names = names(&[("a", addr, 1)]);
+    let client = client(&names);
+    let limit = Duration::from_millis(600);
+    let producer = client.producer("p").send_deadline(limit).start().unwrap();
+    let begun = Instant::now();
+    let error = producer.send(Message::new("t", "x")).unwrap_err();
+    // Not the three seconds that a connection may take by itself.
+    assert!(begun.elapsed() >= limit / 2 && begun.elapsed() < Duration::from_millis(2500), "{:?}", begun.elapsed());
+    assert_eq!(error.stored(), Stored::No, "{error:?}");
+    assert!(error.attempts().iter().all(|attempt| attempt.stage == Stage::Connect), "{error:?}");
+}
+
+#[test]
 fn a_broker_that_cannot_be_reached_has_stored_nothing() {
     let names = names(&[("a", nobody(), 2)]);
     let client = client(&names);
@@ -210,6 +231,8 @@ fn b196_a_given_queue_gets_one_attempt() {
         producer.send_to_queue(&queue, Message::new("u", "x")).unwrap_err().cause(),
         Error::Message { .. }
     ));
+    let none = producer.send_to_queue(&windlass::Queue::new("t", "broker-a", 9), Message::new("t", "x")).unwrap_err();
+    assert_eq!(none.cause().to_string(), "topic t has no queue broker-a/9 with write permission");
 }
 
 #[test]

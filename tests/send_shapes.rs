@@ -158,6 +158,27 @@ fn b192_asynchronous_sends_end_once_each_in_tickets_or_callbacks() {
 }
 
 #[test]
+fn c023_a_callback_that_outlasts_the_time_of_its_send_runs_once_and_has_the_receipt() {
+    let peer = Peer::cluster(1, ok);
+    let limit = Duration::from_millis(200);
+    let client = client(&peer);
+    let producer = client.producer("p").send_deadline(limit).start().unwrap();
+    let (told, tell) = mpsc::channel();
+    producer
+        .send_then(Message::new("t", "x"), move |outcome| {
+            // What is late here is the callback, not the answer.
+            let begun = Instant::now();
+            while begun.elapsed() < 2 * limit {
+                std::thread::yield_now();
+            }
+            told.send(outcome.map(|receipt| receipt.offset.0)).unwrap();
+        })
+        .unwrap();
+    assert_eq!(tell.recv_timeout(PATIENCE).unwrap().unwrap(), 7);
+    assert!(tell.recv().is_err(), "a second call");
+}
+
+#[test]
 fn b193_an_asynchronous_retry_goes_to_a_queue_that_exists() {
     let (a, b) = (broker(|_| Reply::Close), broker(ok));
     let json = route(&[("a", a.addr(), 8), ("b", b.addr(), 1)]);

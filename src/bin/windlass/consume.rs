@@ -11,6 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use windlass::{Batch, Client, ConsumerReport, Delivery, Event, Outcome, StartFrom};
 
+/// What comes when the count is reached already waits so long before it is handled: the stop arrives meanwhile, so that
+/// no more than one handler call of each worker goes beyond the count.
+const LATE: Duration = Duration::from_millis(100);
 /// Longest orderly end. A handler of --handler-ms gets that time beside it.
 const STOP: Duration = Duration::from_secs(10);
 
@@ -120,7 +123,10 @@ struct Printer {
 impl Printer {
     fn handle(&self, batch: &Batch<'_>) -> Outcome {
         let messages = batch.len() as u64;
-        self.received.fetch_add(messages, Ordering::Relaxed);
+        let before = self.received.fetch_add(messages, Ordering::Relaxed);
+        if self.count.is_some_and(|count| before >= count) {
+            std::thread::sleep(LATE);
+        }
         if !self.takes.is_zero() {
             std::thread::sleep(self.takes);
         }

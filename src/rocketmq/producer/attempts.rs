@@ -132,7 +132,7 @@ mod tests {
         }
 
         fn choose(&mut self, avoid: Option<&str>, _until: Duration) -> Result<Queue, Error> {
-            let none = || Error::NoQueue { topic: "t".into(), wanted: "write" };
+            let none = || Error::NoQueue { topic: "t".into(), queue: None, wanted: "write" };
             self.cursor.next(&self.queues, avoid).cloned().ok_or_else(none)
         }
 

@@ -114,7 +114,7 @@ impl Producer {
     pub fn send_by_key(&self, key: &str, message: Message) -> Result<Receipt, Box<SendError>> {
         self.sent(message, |topic, deadline| {
             let queues = topic.queues(&self.core().shared, &self.core().settings, deadline)?;
-            let none = || Error::NoQueue { topic: topic.name.to_string(), wanted: "write" };
+            let none = || Error::NoQueue { topic: topic.name.to_string(), queue: None, wanted: "write" };
             by_key(&queues, key).cloned().ok_or_else(none).map(Some)
         })
     }

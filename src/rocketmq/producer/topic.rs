@@ -99,11 +99,14 @@ impl Topic {
         deadline: Instant,
     ) -> Result<PublishQueue, Error> {
         let queues = self.queues(shared, settings, deadline)?;
-        queues.iter().find(|known| known.queue == *queue).cloned().ok_or_else(|| self.no_queue())
+        queues.iter().find(|known| known.queue == *queue).cloned().ok_or_else(|| {
+            let named = Some(format!("{}/{}", queue.broker, queue.id));
+            Error::NoQueue { topic: self.name.to_string(), queue: named, wanted: "write" }
+        })
     }
 
     fn no_queue(&self) -> Error {
-        Error::NoQueue { topic: self.name.to_string(), wanted: "write" }
+        Error::NoQueue { topic: self.name.to_string(), queue: None, wanted: "write" }
     }
 }
 

@@ -367,6 +367,11 @@ pub enum WireError {
         /// The field's name on the wire.
         field: &'static str,
     },
+    /// A member of a JSON body is of another kind than it should be: a list for a text, and the like.
+    WrongKind {
+        /// The member's name on the wire.
+        field: &'static str,
+    },
     /// JSON that cannot be read, with the position of the first bad byte.
     Json {
         /// Of what.
@@ -414,6 +419,7 @@ impl fmt::Display for WireError {
             Self::BadText { what } => write!(f, "{what}: not UTF-8"),
             Self::BadNumber { field } => write!(f, "field {field} is not a number in range"),
             Self::MissingField { field } => write!(f, "field {field} is missing"),
+            Self::WrongKind { field } => write!(f, "{field}: another kind of value than expected"),
             Self::Json { what, at } => write!(f, "{what}: bad JSON at byte {at}"),
             Self::BadChecksum { stored, computed } => {
                 write!(f, "checksum {computed:#010x}, stored {stored:#010x}")

@@ -11,8 +11,6 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use serde::{Deserialize, Serialize};
-
 use super::dispatch::Dispatcher;
 use super::groups::GroupSettings;
 use super::topics::Topic;
@@ -49,14 +47,15 @@ impl Saved {
     }
 }
 
-#[derive(Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "camelCase", default)]
-struct OffsetsFile {
-    data_version: DataVersion,
-    offset_table: SortedMap<String, HashMap<i32, i64>>,
+json::body! {
+    #[derive(Debug, Default)]
+    struct OffsetsFile {
+        data_version: DataVersion = "dataVersion";
+        offset_table: SortedMap<String, SortedMap<i32, i64>> = "offsetTable";
+    }
 }
 
-fn parse<T: for<'de> Deserialize<'de>>(bytes: &[u8]) -> Option<T> {
+fn parse<T: json::Item>(bytes: &[u8]) -> Option<T> {
     json::read("state file", bytes).ok()
 }
 
@@ -85,7 +84,7 @@ impl Dispatcher {
             if let Some(file) = self.load::<OffsetsFile>(disk, OFFSETS) {
                 let mut offsets = self.offsets.lock();
                 for (key, queues) in file.offset_table {
-                    offsets.restore(&key, queues);
+                    offsets.restore(&key, queues.into_iter().collect());
                 }
             }
         }
@@ -134,7 +133,7 @@ impl Dispatcher {
         }
     }
 
-    fn load<T: for<'de> Deserialize<'de>>(&self, disk: &dyn Disk, name: &str) -> Option<T> {
+    fn load<T: json::Item>(&self, disk: &dyn Disk, name: &str) -> Option<T> {
         match atomic_file::load(disk, name, self.clock.wall_ms(), parse::<T>) {
             Ok(loaded) => {
                 for aside in &loaded.put_aside {
@@ -186,7 +185,10 @@ impl Dispatcher {
             if changes == self.saved.offset_changes.load(Ordering::Acquire) {
                 return;
             }
-            let table = offsets.entries().map(|(key, queues)| (key, queues.clone())).collect();
+            let table = offsets
+                .entries()
+                .map(|(key, queues)| (key, queues.iter().map(|(id, at)| (*id, *at)).collect()))
+                .collect();
             (OffsetsFile { offset_table: table, ..OffsetsFile::default() }, changes)
         };
         if self.write(OFFSETS, &file) {
@@ -222,17 +224,18 @@ impl Dispatcher {
     }
 
     /// Replaces a file; the one before stays as its backup. A failure keeps what was there.
-    fn write(&self, name: &str, file: &impl Serialize) -> bool {
+    fn write(&self, name: &str, file: &impl json::Item) -> bool {
         let Some(disk) = &self.saved.disk else { return false };
-        let written = serde_json::to_vec(file).map_err(io::Error::from).and_then(|bytes| {
+        let replace = || {
             let fresh = format!("{name}.tmp");
-            disk.write(&fresh, &bytes)?;
+            disk.write(&fresh, &json::to_vec(file))?;
             match disk.rename(name, &format!("{name}.bak")) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
                 Ok(()) | Err(_) => {}
             }
             disk.rename(&fresh, name)
-        });
+        };
+        let written = replace();
         match written {
             Ok(()) => {
                 self.saved.unsynced.store(true, Ordering::Release);

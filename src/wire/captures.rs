@@ -6,8 +6,6 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value as Json;
 
 use super::compress::{CEILING, Kind, inflate};
@@ -241,7 +239,7 @@ fn every_typed_header_reads_back_what_was_sent() {
 
 /// Reads the body, writes it and compares the values; of other clients, who quote and order in ways of their own, what
 /// is read again.
-fn body<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(case: &Captured, bytes: &[u8]) {
+fn body<T: json::Item + PartialEq + std::fmt::Debug>(case: &Captured, bytes: &[u8]) {
     let read: T = json::read("body", bytes).unwrap_or_else(|error| panic!("{}: {error}", case.name));
     let again = json::to_vec(&read);
     if case.is_java() {

@@ -126,6 +126,7 @@ fn grow(out: &mut Vec<u8>, produced: usize, least: usize, ceiling: usize) -> Res
 
 /// For the fuzz target `bodies`: what inflates stays below the ceiling, whatever the bytes.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_inflate(bytes: &[u8], measure: super::Measure) {
     const MAX: usize = 1 << 20;
     // zlib's window, ruzstd's tables and blocks.

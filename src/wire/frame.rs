@@ -139,6 +139,7 @@ impl Cutter {
 /// For the fuzz target `frame`: cutting the stream anywhere gives the same frames, and the same end. The first byte says
 /// into how long pieces it is cut.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_frame(bytes: &[u8], measure: crate::wire::Measure) {
     let Some((piece, stream)) = bytes.split_first() else { return };
     let cut_all = |pieces: &mut dyn Iterator<Item = &[u8]>| {

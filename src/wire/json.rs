@@ -1,27 +1,26 @@
 //! JSON bodies as the Java side writes and reads them.
 //!
 //! [`normalise`] turns fastjson's habits (bare and single-quoted keys, whole objects as keys, repeated commas, comments,
-//! odd numbers and escapes) into strict JSON in one pass; strict JSON comes out as it went in. [`read`] then hands it to
-//! serde, [`append`] writes a serde type the way every peer reads it. Command headers have a scanner of their own.
+//! odd numbers and escapes) into strict JSON in one pass; strict JSON comes out as it went in. [`read`] then has it parsed
+//! and picks the members of a body, [`to_vec`] writes one the way every peer reads it. Command headers have a scanner of
+//! their own.
 //!
 //! Source: alibaba/fastjson@1.2.83 src/main/java/com/alibaba/fastjson/parser/{JSONLexerBase,DefaultJSONParser}.java
 
 use std::borrow::Cow;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+pub use serde_json::Value;
 
 use super::bytes::readable;
 use crate::error::WireError;
 
-mod lenient;
+mod item;
 mod table;
-mod write;
 
-pub(in crate::wire) use lenient::{Ordinal, text_enum};
-pub use lenient::{maybe_number, maybe_truth, nullable, number, numbers, truth};
-pub use table::QueueTable;
-pub use write::append;
+pub use item::Item;
+pub(crate) use item::{body, member, members};
+pub(in crate::wire) use item::{ordinal, text_enum};
+pub use table::{Key, QueueTable};
 
 /// Deepest nesting of objects and arrays.
 pub const DEPTH_MAX: u32 = 64;
@@ -30,31 +29,29 @@ pub const DEPTH_MAX: u32 = 64;
 const NODES_MAX: usize = 4096;
 const NODE_BYTES: usize = 12;
 
-/// A body with duplicate keys is read in a way that takes many times its size; larger ones are refused.
-const DUPLICATES_MAX: usize = 1 << 20;
-
 /// Reads a body. Of duplicate keys the last wins; unknown ones are ignored.
 ///
 /// # Errors
-/// `Json` naming `what`, with the byte at which it stops making sense.
-pub fn read<T: DeserializeOwned>(what: &'static str, bytes: &[u8]) -> Result<T, WireError> {
-    let strict = normalise(what, bytes)?;
-    let failed = |error: serde_json::Error| WireError::Json { what, at: error.column().saturating_sub(1) };
-    match serde_json::from_slice(&strict) {
-        // serde's structs refuse duplicate keys; by way of a value the last is taken, as fastjson does.
-        Err(error) if error.is_data() && strict.len() <= DUPLICATES_MAX => {
-            // Read from bytes again and not from the value: every body would be compiled twice.
-            let value: serde_json::Value = serde_json::from_slice(&strict).map_err(failed)?;
-            serde_json::from_slice(value.to_string().as_bytes()).map_err(|_| failed(error))
-        }
-        read => read.map_err(failed),
-    }
+/// `Json` naming `what`, with the byte at which it stops making sense; `BadNumber` or `WrongKind` naming a member.
+pub fn read<T: Item>(what: &'static str, bytes: &[u8]) -> Result<T, WireError> {
+    T::read(what, parse(what, bytes)?)
 }
 
-/// A body as bytes: see [`append`].
-pub fn to_vec<T: Serialize>(body: &T) -> Vec<u8> {
+/// The value of a whole body. It has one: null is refused.
+fn parse(what: &'static str, bytes: &[u8]) -> Result<Value, WireError> {
+    let strict = normalise(what, bytes)?;
+    let text = str::from_utf8(&strict).map_err(|error| WireError::Json { what, at: error.valid_up_to() })?;
+    // `parse` and not `from_slice`: this one the library has compiled.
+    let value: Value = text
+        .parse()
+        .map_err(|error: serde_json::Error| WireError::Json { what, at: error.column().saturating_sub(1) })?;
+    if value.is_null() { Err(WireError::WrongKind { field: what }) } else { Ok(value) }
+}
+
+/// A body as bytes.
+pub fn to_vec<T: Item>(body: &T) -> Vec<u8> {
     let mut out = Vec::new();
-    append(&mut out, body);
+    body.write(&mut out);
     out
 }
 
@@ -447,6 +444,7 @@ fn push_text(out: &mut Vec<u8>, text: &str) {
 
 /// For the fuzz target `json`: strict JSON stays as it is, everything else becomes strict once and for all.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_json(bytes: &[u8], measure: super::Measure) {
     let mut found = None;
     let peak = measure(&mut || found = Some(normalise("fuzz", bytes)));
@@ -455,9 +453,11 @@ pub fn fuzz_json(bytes: &[u8], measure: super::Measure) {
     let Some(Ok(strict)) = found else { return };
     let again = normalise("fuzz", &strict);
     assert!(matches!(&again, Ok(Cow::Borrowed(same)) if *same == &*strict), "once and for all: {again:?}");
-    let accepted = |bytes: &[u8]| serde_json::from_slice::<serde::de::IgnoredAny>(bytes).is_ok();
-    assert!(accepted(&strict), "serde reads it: {}", String::from_utf8_lossy(&strict));
-    if serde_json::from_slice::<serde_json::Value>(bytes).is_ok() {
+    let number = |error: serde_json::Error| error.to_string().contains("number out of range");
+    let accepted =
+        |bytes: &[u8]| str::from_utf8(bytes).is_ok_and(|text| text.parse::<Value>().map_or_else(number, |_| true));
+    assert!(accepted(&strict), "the library reads it: {}", String::from_utf8_lossy(&strict));
+    if accepted(bytes) {
         assert!(matches!(strict, Cow::Borrowed(_)), "strict JSON stays as it is");
     }
 }
@@ -548,9 +548,11 @@ mod tests {
 
     #[test]
     fn of_duplicate_keys_the_last_wins() {
-        #[derive(serde::Deserialize)]
-        struct Body {
-            a: i32,
+        body! {
+            #[derive(Debug, Default, PartialEq)]
+            struct Body {
+                a: i32 = "a";
+            }
         }
         assert_eq!(read::<Body>("test", b"{\"a\":1,a:2,}").map(|body| body.a), Ok(2));
         assert!(read::<Body>("test", b"{\"a\":\"x\"}").is_err());

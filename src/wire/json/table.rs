@@ -1,17 +1,77 @@
-//! Maps whose keys are queues, as Java writes every `Map<MessageQueue, ...>`, and maps whose keys are texts or numbers.
+//! Maps: by text or number, and by queue as Java writes every `Map<MessageQueue, ...>`: with whole objects as keys,
+//! unquoted, which all peers read and some need.
 
-use std::fmt;
-use std::marker::PhantomData;
+use serde_json::Value;
 
-use serde::de::{DeserializeOwned, Error, MapAccess, SeqAccess, Visitor};
-use serde::ser::SerializeMap;
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
-use super::write::ObjectKey;
+use super::item::{Item, comma, members, write_text, write_whole};
+use crate::error::WireError;
 use crate::model::SortedMap;
 
-/// A map by queue, in the order of the wire. Written with unquoted objects as keys; read from those, from objects quoted
-/// as text, and from a list of pairs.
+/// A key that is a text in JSON.
+pub trait Key: Ord + Sized {
+    /// From the text; `None` if it is none.
+    fn read(text: String) -> Option<Self>;
+
+    /// Appends it with its quotes.
+    fn write(&self, out: &mut Vec<u8>);
+}
+
+impl Key for String {
+    fn read(text: String) -> Option<Self> {
+        Some(text)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        write_text(out, self);
+    }
+}
+
+impl Key for i64 {
+    fn read(text: String) -> Option<Self> {
+        text.trim().parse().ok()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'"');
+        write_whole(out, *self);
+        out.push(b'"');
+    }
+}
+
+impl Key for i32 {
+    fn read(text: String) -> Option<Self> {
+        text.trim().parse().ok()
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        Key::write(&i64::from(*self), out);
+    }
+}
+
+impl<K: Key, V: Item> Item for SortedMap<K, V> {
+    fn read(field: &'static str, value: Value) -> Result<Self, WireError> {
+        let mut map = Self::new();
+        for (name, value) in members(field, value)? {
+            let key = K::read(name).ok_or(WireError::BadNumber { field })?;
+            map.insert(key, V::read(field, value)?);
+        }
+        Ok(map)
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        for (key, value) in self {
+            comma(out, b'{');
+            key.write(out);
+            out.push(b':');
+            value.write(out);
+        }
+        out.push(b'}');
+    }
+}
+
+/// A map by queue. Written with unquoted objects as keys; read from those, from objects quoted as text, and from a list
+/// of pairs. Equal keys stay as they come.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueTable<K, V> {
     /// The entries.
@@ -30,118 +90,86 @@ impl<K, V> FromIterator<(K, V)> for QueueTable<K, V> {
     }
 }
 
-impl<K: Serialize, V: Serialize> Serialize for QueueTable<K, V> {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        let mut map = out.serialize_map(Some(self.entries.len()))?;
-        for (key, value) in &self.entries {
-            let text = serde_json::to_string(key).map_err(serde::ser::Error::custom)?;
-            map.serialize_entry(&ObjectKey(text), value)?;
-        }
-        map.end()
-    }
-}
-
-impl<'de, K: DeserializeOwned, V: Deserialize<'de>> Deserialize<'de> for QueueTable<K, V> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_any(Entries(PhantomData))
-    }
-}
-
-struct Entries<K, V>(PhantomData<(K, V)>);
-
-impl<'de, K: DeserializeOwned, V: Deserialize<'de>> Visitor<'de> for Entries<K, V> {
-    type Value = QueueTable<K, V>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map by queue")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut table = QueueTable::default();
-        while let Some(key) = map.next_key::<String>()? {
-            if key.starts_with('$') || key.starts_with('@') {
-                // A reference or a class name: never acted on.
-                map.next_value::<serde::de::IgnoredAny>()?;
-                continue;
+impl<K: Item, V: Item> Item for QueueTable<K, V> {
+    fn read(field: &'static str, value: Value) -> Result<Self, WireError> {
+        let mut table = Self::default();
+        if let Value::Array(pairs) = value {
+            for pair in pairs {
+                let Value::Array(pair) = pair else { return Err(WireError::WrongKind { field }) };
+                let Ok([key, value]) = <[Value; 2]>::try_from(pair) else { return Err(WireError::WrongKind { field }) };
+                table.entries.push((K::read(field, key)?, V::read(field, value)?));
             }
-            // A quoted key may itself be written in Java's way.
-            let key = super::read("key", key.as_bytes()).map_err(A::Error::custom)?;
-            table.entries.push((key, map.next_value()?));
+            return Ok(table);
+        }
+        for (name, value) in members(field, value)? {
+            // A reference or a class name is never acted on.
+            if !name.starts_with(['$', '@']) {
+                // A quoted key may itself be written in Java's way.
+                table.entries.push((super::read(field, name.as_bytes())?, V::read(field, value)?));
+            }
         }
         Ok(table)
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
-        let mut table = QueueTable::default();
-        while let Some(pair) = pairs.next_element()? {
-            table.entries.push(pair);
+    fn write(&self, out: &mut Vec<u8>) {
+        out.push(b'{');
+        for (at, (key, value)) in self.entries.iter().enumerate() {
+            // What was opened last may be a key.
+            if at > 0 {
+                out.push(b',');
+            }
+            key.write(out);
+            out.push(b':');
+            value.write(out);
         }
-        Ok(table)
-    }
-
-    fn visit_unit<E: Error>(self) -> Result<Self::Value, E> {
-        Ok(QueueTable::default())
-    }
-}
-
-impl<K: Serialize, V: Serialize> Serialize for SortedMap<K, V> {
-    fn serialize<S: Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
-        let mut map = out.serialize_map(Some(self.len()))?;
-        for (key, value) in self {
-            map.serialize_entry(key, value)?;
-        }
-        map.end()
-    }
-}
-
-impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Deserialize<'de> for SortedMap<K, V> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        from.deserialize_map(Sorted(PhantomData))
-    }
-}
-
-struct Sorted<K, V>(PhantomData<(K, V)>);
-
-impl<'de, K: Deserialize<'de> + Ord, V: Deserialize<'de>> Visitor<'de> for Sorted<K, V> {
-    type Value = SortedMap<K, V>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a map")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-        let mut sorted = SortedMap::new();
-        while let Some((key, value)) = map.next_entry()? {
-            sorted.insert(key, value);
-        }
-        Ok(sorted)
+        out.push(b'}');
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::item::body;
     use super::*;
     use crate::wire::json::{read, to_vec};
 
-    #[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-    struct Key {
-        a: String,
-        b: i32,
+    body! {
+        #[derive(Clone, Debug, Default, PartialEq)]
+        struct Name {
+            a: String = "a";
+            b: i32 = "b";
+        }
     }
 
     #[test]
     fn every_form_of_the_table_reads_the_same() {
-        let want: QueueTable<Key, i64> =
-            [(Key { a: "x\"".into(), b: 0 }, i64::MAX), (Key { a: "y".into(), b: 1 }, -1)].into_iter().collect();
+        let want: QueueTable<Name, i64> =
+            [(Name { a: "x\"".into(), b: 0 }, i64::MAX), (Name { a: "y".into(), b: 1 }, -1)].into_iter().collect();
         let text = to_vec(&want);
         assert_eq!(text, br#"{{"a":"x\"","b":0}:9223372036854775807,{"a":"y","b":1}:-1}"#);
         let quoted = br#"{"{\"a\":\"x\\\"\",\"b\":0}":9223372036854775807,"{a:'y',b:1,}":-1}"#;
         let pairs = br#"[[{"a":"x\"","b":0},9223372036854775807],[{"a":"y","b":1},-1]]"#;
         for form in [text.as_slice(), quoted, pairs] {
-            let mut found = read::<QueueTable<Key, i64>>("test", form).unwrap();
+            let mut found = read::<QueueTable<Name, i64>>("test", form).unwrap();
             found.entries.sort_by_key(|(key, _)| key.b);
             assert_eq!(found, want, "{}", String::from_utf8_lossy(form));
         }
-        assert_eq!(read::<QueueTable<Key, i64>>("test", b"{\"$ref\":\"$\"}"), Ok(QueueTable::default()));
+        assert_eq!(read::<QueueTable<Name, i64>>("test", b"{\"$ref\":\"$\"}"), Ok(QueueTable::default()));
+        for bad in ["[[{}]]", "[1]", r#"{"x":1}"#] {
+            assert!(read::<QueueTable<Name, i64>>("test", bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn numbers_as_keys_are_quoted() {
+        let map = SortedMap::from([(7i64, 2i64), (-1, 1)]);
+        assert_eq!(to_vec(&map), br#"{"-1":1,"7":2}"#);
+        assert_eq!(read("test", br#"{7:2,"-1":1}"#), Ok(map));
+        assert_eq!(read::<SortedMap<i32, i64>>("test", b"{x:1}"), Err(WireError::BadNumber { field: "test" }));
+    }
+
+    #[test]
+    fn only_queues_as_keys_stand_unquoted() {
+        let map = SortedMap::from([("\0{plain\"".to_owned(), "w\0".to_owned()), (String::new(), String::new())]);
+        assert_eq!(to_vec(&map), br#"{"":"","\u0000{plain\"":"w\u0000"}"#);
     }
 }

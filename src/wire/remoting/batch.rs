@@ -89,6 +89,7 @@ fn read<'a>(rest: &mut Cursor<'a>) -> Result<Entry<'a>, WireError> {
 
 /// For the fuzz target `records`: what is read is written and read again as it was.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_batch(bytes: &[u8], measure: crate::wire::Measure) {
     let mut count = 0;
     let peak = measure(&mut || count = entries(bytes).count());

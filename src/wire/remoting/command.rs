@@ -438,6 +438,7 @@ fn write_binary(
 
 /// For the fuzz target `command`: what is read is written and read again as it was, in its own form and in the other.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_command(content: &[u8], measure: crate::wire::Measure) {
     let mut read = None;
     let peak = measure(&mut || read = Some(Command::read(content)));

@@ -3,12 +3,10 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
-
 use super::header::header;
 use super::topics::DataVersion;
 use crate::model::SortedMap;
-use crate::wire::json::{maybe_number, maybe_truth, nullable, number, numbers, text_enum, truth};
+use crate::wire::json::{Value, body, text_enum};
 
 header! {
     /// Leaves one or both groups (35). The broker goes by the connection.
@@ -102,214 +100,175 @@ text_enum! {
     }
 }
 
-/// Who a client is, what it produces and subscribes (34).
-///
-/// Source: apache/rocketmq@rocketmq-all-5.3.3
-/// remoting/src/main/java/org/apache/rocketmq/remoting/protocol/heartbeat/HeartbeatData.java
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct HeartbeatBody {
-    /// Id of the client.
-    #[serde(rename = "clientID", deserialize_with = "nullable")]
-    pub client_id: String,
-    /// Its consumer groups.
-    #[serde(rename = "consumerDataSet", deserialize_with = "nullable")]
-    pub consumers: Vec<ConsumerBody>,
-    /// Other than 0: changes with the content, and the subscriptions may be left out next time (5.1.3 on).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
-    pub heartbeat_fingerprint: Option<i32>,
-    /// Its producer groups.
-    #[serde(rename = "producerDataSet", deserialize_with = "nullable")]
-    pub producers: Vec<ProducerBody>,
-    /// The subscriptions are left out (5.1.3 on).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_truth")]
-    pub without_sub: Option<bool>,
+body! {
+    /// Who a client is, what it produces and subscribes (34).
+    ///
+    /// Source: apache/rocketmq@rocketmq-all-5.3.3
+    /// remoting/src/main/java/org/apache/rocketmq/remoting/protocol/heartbeat/HeartbeatData.java
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct HeartbeatBody {
+        /// Id of the client.
+        client_id: String = "clientID";
+        /// Its consumer groups.
+        consumers: Vec<ConsumerBody> = "consumerDataSet";
+        /// Other than 0: changes with the content, and the subscriptions may be left out next time (5.1.3 on).
+        heartbeat_fingerprint: Option<i32> = "heartbeatFingerprint";
+        /// Its producer groups.
+        producers: Vec<ProducerBody> = "producerDataSet";
+        /// The subscriptions are left out (5.1.3 on).
+        without_sub: Option<bool> = "withoutSub";
+    }
 }
 
-/// A consumer group of a client.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ConsumerBody {
-    /// Where it starts.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "ConsumeFrom::lenient")]
-    pub consume_from_where: Option<ConsumeFrom>,
-    /// How it takes messages.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "ConsumeType::lenient")]
-    pub consume_type: Option<ConsumeType>,
-    /// Group.
-    #[serde(deserialize_with = "nullable")]
-    pub group_name: String,
-    /// Who gets a message.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "MessageModel::lenient")]
-    pub message_model: Option<MessageModel>,
-    /// What it subscribes.
-    #[serde(rename = "subscriptionDataSet", deserialize_with = "nullable")]
-    pub subscriptions: Vec<SubscriptionBody>,
-    /// Legacy.
-    #[serde(deserialize_with = "truth")]
-    pub unit_mode: bool,
+body! {
+    /// A consumer group of a client.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ConsumerBody {
+        /// Where it starts.
+        consume_from_where: Option<ConsumeFrom> = "consumeFromWhere";
+        /// How it takes messages.
+        consume_type: Option<ConsumeType> = "consumeType";
+        /// Group.
+        group_name: String = "groupName";
+        /// Who gets a message.
+        message_model: Option<MessageModel> = "messageModel";
+        /// What it subscribes.
+        subscriptions: Vec<SubscriptionBody> = "subscriptionDataSet";
+        /// Legacy.
+        unit_mode: bool = "unitMode";
+    }
 }
 
-/// A producer group of a client.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ProducerBody {
-    /// Group.
-    #[serde(deserialize_with = "nullable")]
-    pub group_name: String,
+body! {
+    /// A producer group of a client.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ProducerBody {
+        /// Group.
+        group_name: String = "groupName";
+    }
 }
 
-/// A subscription of one topic.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct SubscriptionBody {
-    /// Legacy.
-    #[serde(deserialize_with = "truth")]
-    pub class_filter_mode: bool,
-    /// Hashes of the tags. Never to be trusted: compute them (D28).
-    #[serde(deserialize_with = "numbers")]
-    pub code_set: Vec<i32>,
-    /// `TAG` or `SQL92`; absent: `TAG`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub expression_type: Option<String>,
-    /// The expression.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub sub_string: Option<String>,
-    /// Grows when the subscription changes.
-    #[serde(deserialize_with = "number")]
-    pub sub_version: i64,
-    /// The tags; empty: all.
-    #[serde(deserialize_with = "nullable")]
-    pub tags_set: Vec<String>,
-    /// Topic.
-    #[serde(deserialize_with = "nullable")]
-    pub topic: String,
+body! {
+    /// A subscription of one topic.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct SubscriptionBody {
+        /// Legacy.
+        class_filter_mode: bool = "classFilterMode";
+        /// Hashes of the tags. Never to be trusted: compute them (D28).
+        code_set: Vec<i32> = "codeSet";
+        /// `TAG` or `SQL92`; absent: `TAG`.
+        expression_type: Option<String> = "expressionType";
+        /// The expression.
+        sub_string: Option<String> = "subString";
+        /// Grows when the subscription changes.
+        sub_version: i64 = "subVersion";
+        /// The tags; empty: all.
+        tags_set: Vec<String> = "tagsSet";
+        /// Topic.
+        topic: String = "topic";
+    }
 }
 
-/// The members of a group (38).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ConsumerListBody {
-    /// Their client ids.
-    #[serde(rename = "consumerIdList", deserialize_with = "nullable")]
-    pub client_ids: Vec<String>,
+body! {
+    /// The members of a group (38).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ConsumerListBody {
+        /// Their client ids.
+        client_ids: Vec<String> = "consumerIdList";
+    }
 }
 
-/// A subscription to be checked (46).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct CheckClientBody {
-    /// Id of the client.
-    #[serde(deserialize_with = "nullable")]
-    pub client_id: String,
-    /// Its group.
-    #[serde(deserialize_with = "nullable")]
-    pub group: String,
-    /// Namespace.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub namespace: Option<String>,
-    /// The subscription.
-    #[serde(deserialize_with = "nullable")]
-    pub subscription_data: SubscriptionBody,
+body! {
+    /// A subscription to be checked (46).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct CheckClientBody {
+        /// Id of the client.
+        client_id: String = "clientId";
+        /// Its group.
+        group: String = "group";
+        /// Namespace.
+        namespace: Option<String> = "namespace";
+        /// The subscription.
+        subscription_data: SubscriptionBody = "subscriptionData";
+    }
 }
 
-/// Connections and subscriptions of a consumer group (203).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ConsumerConnectionBody {
-    /// Its connections.
-    #[serde(rename = "connectionSet", deserialize_with = "nullable")]
-    pub connections: Vec<ConnectionBody>,
-    /// Where it starts.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "ConsumeFrom::lenient")]
-    pub consume_from_where: Option<ConsumeFrom>,
-    /// How it takes messages.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "ConsumeType::lenient")]
-    pub consume_type: Option<ConsumeType>,
-    /// Who gets a message.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "MessageModel::lenient")]
-    pub message_model: Option<MessageModel>,
-    /// Subscriptions by topic.
-    #[serde(rename = "subscriptionTable", deserialize_with = "nullable")]
-    pub subscriptions: SortedMap<String, SubscriptionBody>,
+body! {
+    /// Connections and subscriptions of a consumer group (203).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ConsumerConnectionBody {
+        /// Its connections.
+        connections: Vec<ConnectionBody> = "connectionSet";
+        /// Where it starts.
+        consume_from_where: Option<ConsumeFrom> = "consumeFromWhere";
+        /// How it takes messages.
+        consume_type: Option<ConsumeType> = "consumeType";
+        /// Who gets a message.
+        message_model: Option<MessageModel> = "messageModel";
+        /// Subscriptions by topic.
+        subscriptions: SortedMap<String, SubscriptionBody> = "subscriptionTable";
+    }
 }
 
-/// Connections of a producer group (204).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ProducerConnectionBody {
-    /// Its connections.
-    #[serde(rename = "connectionSet", deserialize_with = "nullable")]
-    pub connections: Vec<ConnectionBody>,
+body! {
+    /// Connections of a producer group (204).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ProducerConnectionBody {
+        /// Its connections.
+        connections: Vec<ConnectionBody> = "connectionSet";
+    }
 }
 
-/// A client's connection.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ConnectionBody {
-    /// `host:port` it comes from.
-    #[serde(deserialize_with = "nullable")]
-    pub client_addr: String,
-    /// Id of the client.
-    #[serde(deserialize_with = "nullable")]
-    pub client_id: String,
-    /// Its language by name.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub language: Option<String>,
-    /// Its version.
-    #[serde(deserialize_with = "number")]
-    pub version: i32,
+body! {
+    /// A client's connection.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ConnectionBody {
+        /// `host:port` it comes from.
+        client_addr: String = "clientAddr";
+        /// Id of the client.
+        client_id: String = "clientId";
+        /// Its language by name.
+        language: Option<String> = "language";
+        /// Its version.
+        version: i32 = "version";
+    }
 }
 
-/// A group of a broker (200, 201).
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct GroupConfigBody {
-    /// Attributes (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attributes: Option<SortedMap<String, String>>,
-    /// Legacy.
-    #[serde(deserialize_with = "number")]
-    pub broker_id: i64,
-    /// May consume by broadcasting.
-    #[serde(deserialize_with = "truth")]
-    pub consume_broadcast_enable: bool,
-    /// May consume at all.
-    #[serde(deserialize_with = "truth")]
-    pub consume_enable: bool,
-    /// Legacy.
-    #[serde(deserialize_with = "truth")]
-    pub consume_from_min_enable: bool,
-    /// Ordered pop (5.x).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_truth")]
-    pub consume_message_orderly: Option<bool>,
-    /// Pop (5.x).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
-    pub consume_timeout_minute: Option<i32>,
-    /// Group.
-    #[serde(deserialize_with = "nullable")]
-    pub group_name: String,
-    /// How long redeliveries wait (5.x), unread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub group_retry_policy: Option<serde_json::Value>,
-    /// Legacy (5.x).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
-    pub group_sys_flag: Option<i32>,
-    /// Tell members when others come and go.
-    #[serde(deserialize_with = "truth")]
-    pub notify_consumer_ids_changed_enable: bool,
-    /// Redeliveries before a message is a dead letter.
-    #[serde(deserialize_with = "number")]
-    pub retry_max_times: i32,
-    /// Queues of the retry topic.
-    #[serde(deserialize_with = "number")]
-    pub retry_queue_nums: i32,
-    /// Subscriptions the broker insists on (5.x), unread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub subscription_data_set: Option<serde_json::Value>,
-    /// Id of the replica for who is behind.
-    #[serde(deserialize_with = "number")]
-    pub which_broker_when_consume_slowly: i64,
+body! {
+    /// A group of a broker (200, 201).
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct GroupConfigBody {
+        /// Attributes (5.x).
+        attributes: Option<SortedMap<String, String>> = "attributes";
+        /// Legacy.
+        broker_id: i64 = "brokerId";
+        /// May consume by broadcasting.
+        consume_broadcast_enable: bool = "consumeBroadcastEnable";
+        /// May consume at all.
+        consume_enable: bool = "consumeEnable";
+        /// Legacy.
+        consume_from_min_enable: bool = "consumeFromMinEnable";
+        /// Ordered pop (5.x).
+        consume_message_orderly: Option<bool> = "consumeMessageOrderly";
+        /// Pop (5.x).
+        consume_timeout_minute: Option<i32> = "consumeTimeoutMinute";
+        /// Group.
+        group_name: String = "groupName";
+        /// How long redeliveries wait (5.x), unread.
+        group_retry_policy: Option<Value> = "groupRetryPolicy";
+        /// Legacy (5.x).
+        group_sys_flag: Option<i32> = "groupSysFlag";
+        /// Tell members when others come and go.
+        notify_consumer_ids_changed_enable: bool = "notifyConsumerIdsChangedEnable";
+        /// Redeliveries before a message is a dead letter.
+        retry_max_times: i32 = "retryMaxTimes";
+        /// Queues of the retry topic.
+        retry_queue_nums: i32 = "retryQueueNums";
+        /// Subscriptions the broker insists on (5.x), unread.
+        subscription_data_set: Option<Value> = "subscriptionDataSet";
+        /// Id of the replica for who is behind.
+        which_broker_when_consume_slowly: i64 = "whichBrokerWhenConsumeSlowly";
+    }
 }
 
 /// Java's defaults.
@@ -335,26 +294,24 @@ impl Default for GroupConfigBody {
     }
 }
 
-/// All groups of a broker (201).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct GroupTableBody {
-    /// Grows with every change.
-    #[serde(deserialize_with = "nullable")]
-    pub data_version: DataVersion,
-    /// What groups may not do (5.x), unread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub forbidden_table: Option<serde_json::Value>,
-    /// By name.
-    #[serde(rename = "subscriptionGroupTable", deserialize_with = "nullable")]
-    pub groups: SortedMap<String, GroupConfigBody>,
+body! {
+    /// All groups of a broker (201).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct GroupTableBody {
+        /// Grows with every change.
+        data_version: DataVersion = "dataVersion";
+        /// What groups may not do (5.x), unread.
+        forbidden_table: Option<Value> = "forbiddenTable";
+        /// By name.
+        groups: SortedMap<String, GroupConfigBody> = "subscriptionGroupTable";
+    }
 }
 
-/// Groups by name (300).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct GroupListBody {
-    /// The groups.
-    #[serde(deserialize_with = "nullable")]
-    pub group_list: Vec<String>,
+body! {
+    /// Groups by name (300).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct GroupListBody {
+        /// The groups.
+        group_list: Vec<String> = "groupList";
+    }
 }

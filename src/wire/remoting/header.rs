@@ -211,6 +211,7 @@ pub(super) use header;
 
 /// For the fuzz target `command`: typed headers take no more memory than the command has.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub(super) fn fuzz_headers(command: &super::command::Command<'_>, measure: crate::wire::Measure) {
     use super::send::{Names, SendRequest};
     let (fields, limit) = (&command.fields, command.fields.len() * 64 + 4096);

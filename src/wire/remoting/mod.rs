@@ -4,6 +4,7 @@
 //! and bodies; `record` and `properties` are the stored message.
 
 pub mod batch;
+#[cfg(any(test, fuzzing))]
 #[doc(hidden)]
 pub mod bodies;
 pub mod codes;

@@ -208,6 +208,7 @@ pub fn check(what: &'static str, text: &str) -> Result<(), WireError> {
 
 /// For the fuzz target `properties`: lookups agree with the walk, what is written is read as it was.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_properties(bytes: &[u8], measure: crate::wire::Measure) {
     let text = Properties::new(bytes);
     let mut count = 0;

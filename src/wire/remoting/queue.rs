@@ -1,23 +1,19 @@
 //! A queue as it stands in bodies: Java's `MessageQueue`.
 
-use serde::{Deserialize, Serialize};
-
 use crate::model::Queue;
-use crate::wire::json::{nullable, number};
+use crate::wire::json::body;
 
-/// A queue.
-#[derive(Clone, Debug, Default, Deserialize, Eq, Hash, Ord, PartialEq, PartialOrd, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct QueueBody {
-    /// Name of the broker.
-    #[serde(deserialize_with = "nullable")]
-    pub broker_name: String,
-    /// Its id, from 0.
-    #[serde(deserialize_with = "number")]
-    pub queue_id: i32,
-    /// Topic.
-    #[serde(deserialize_with = "nullable")]
-    pub topic: String,
+body! {
+    /// A queue.
+    #[derive(Clone, Debug, Default, Eq, Hash, Ord, PartialEq, PartialOrd)]
+    pub struct QueueBody {
+        /// Name of the broker.
+        broker_name: String = "brokerName";
+        /// Its id, from 0.
+        queue_id: i32 = "queueId";
+        /// Topic.
+        topic: String = "topic";
+    }
 }
 
 impl From<&Queue> for QueueBody {

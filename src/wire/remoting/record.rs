@@ -461,6 +461,7 @@ fn read_host(bytes: &[u8]) -> SocketAddr {
 
 /// For the fuzz target `records`: every byte is accounted for, what is read is written and read again as it was.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub fn fuzz_records(bytes: &[u8], measure: crate::wire::Measure) {
     for check in [Check::Crc, Check::Lengths] {
         let (mut records, mut damage) = (Vec::new(), Vec::new());
@@ -481,6 +482,7 @@ pub fn fuzz_records(bytes: &[u8], measure: crate::wire::Measure) {
     super::batch::fuzz_batch(bytes, measure);
 }
 
+#[cfg(any(test, fuzzing))]
 fn again_as_it_was(record: &Record, bytes: &[u8]) {
     let new = record.again(bytes);
     let mut out = Vec::new();

@@ -3,8 +3,6 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
-
 use super::header::header;
 use super::topics::{TopicConfigBody, TopicTableBody};
 use crate::error::WireError;
@@ -13,7 +11,7 @@ use crate::wire::bytes::Cursor;
 use crate::wire::checksum::body_crc;
 use crate::wire::compress;
 use crate::wire::frame::REMOTING_MAX;
-use crate::wire::json::{self, nullable};
+use crate::wire::json::{self, body};
 
 header! {
     /// A broker registers its topics (103).
@@ -87,16 +85,15 @@ header! {
     }
 }
 
-/// What a broker registers (103). It may hold only the topic that changed: merge, never replace.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct RegisterBody {
-    /// Legacy.
-    #[serde(deserialize_with = "nullable")]
-    pub filter_server_list: Vec<String>,
-    /// The topics.
-    #[serde(rename = "topicConfigSerializeWrapper", deserialize_with = "nullable")]
-    pub topics: TopicTableBody,
+body! {
+    /// What a broker registers (103). It may hold only the topic that changed: merge, never replace.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct RegisterBody {
+        /// Legacy.
+        filter_server_list: Vec<String> = "filterServerList";
+        /// The topics.
+        topics: TopicTableBody = "topicConfigSerializeWrapper";
+    }
 }
 
 impl RegisterBody {
@@ -161,6 +158,7 @@ fn read_line(line: &str) -> Result<TopicConfigBody, WireError> {
 
 /// For the fuzz target `bodies`.
 #[doc(hidden)]
+#[cfg(any(test, fuzzing))]
 pub(super) fn fuzz_lines(plain: &[u8]) {
     let _ = RegisterBody::read_lines(plain);
 }

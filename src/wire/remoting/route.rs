@@ -2,11 +2,9 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
-
 use super::header::header;
 use crate::model::SortedMap;
-use crate::wire::json::{maybe_truth, nullable, number};
+use crate::wire::json::{Value, body};
 
 header! {
     /// Asks for the brokers and queues of a topic (105).
@@ -18,94 +16,80 @@ header! {
     }
 }
 
-/// The brokers and queues of a topic.
-///
-/// Source: apache/rocketmq@rocketmq-all-5.3.3
-/// remoting/src/main/java/org/apache/rocketmq/remoting/protocol/route/TopicRouteData.java
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct RouteBody {
-    /// The brokers.
-    #[serde(rename = "brokerDatas", deserialize_with = "nullable")]
-    pub brokers: Vec<BrokerBody>,
-    /// Legacy: filter servers by broker address. 4.9.3 may leave it out.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub filter_server_table: Option<SortedMap<String, Vec<String>>>,
-    /// Queues of an ordered topic, `broker:queues;...`; if there, it alone says where to send to.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub order_topic_conf: Option<String>,
-    /// Its queues, one entry a broker.
-    #[serde(rename = "queueDatas", deserialize_with = "nullable")]
-    pub queues: Vec<QueuesBody>,
-    /// Queues of a static topic (5.x), unread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic_queue_mapping_by_broker: Option<serde_json::Value>,
+body! {
+    /// The brokers and queues of a topic.
+    ///
+    /// Source: apache/rocketmq@rocketmq-all-5.3.3
+    /// remoting/src/main/java/org/apache/rocketmq/remoting/protocol/route/TopicRouteData.java
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct RouteBody {
+        /// The brokers.
+        brokers: Vec<BrokerBody> = "brokerDatas";
+        /// Legacy: filter servers by broker address. 4.9.3 may leave it out.
+        filter_server_table: Option<SortedMap<String, Vec<String>>> = "filterServerTable";
+        /// Queues of an ordered topic, `broker:queues;...`; if there, it alone says where to send to.
+        order_topic_conf: Option<String> = "orderTopicConf";
+        /// Its queues, one entry a broker.
+        queues: Vec<QueuesBody> = "queueDatas";
+        /// Queues of a static topic (5.x), unread.
+        topic_queue_mapping_by_broker: Option<Value> = "topicQueueMappingByBroker";
+    }
 }
 
-/// A broker's name and addresses.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct BrokerBody {
-    /// `host:port` by broker id; 0 is the master.
-    #[serde(deserialize_with = "nullable")]
-    pub broker_addrs: SortedMap<i64, String>,
-    /// Name.
-    #[serde(deserialize_with = "nullable")]
-    pub broker_name: String,
-    /// Cluster.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cluster: Option<String>,
-    /// A replica may act as master (5.x).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_truth")]
-    pub enable_acting_master: Option<bool>,
-    /// Zone (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub zone_name: Option<String>,
+body! {
+    /// A broker's name and addresses.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct BrokerBody {
+        /// `host:port` by broker id; 0 is the master.
+        broker_addrs: SortedMap<i64, String> = "brokerAddrs";
+        /// Name.
+        broker_name: String = "brokerName";
+        /// Cluster.
+        cluster: Option<String> = "cluster";
+        /// A replica may act as master (5.x).
+        enable_acting_master: Option<bool> = "enableActingMaster";
+        /// Zone (5.x).
+        zone_name: Option<String> = "zoneName";
+    }
 }
 
-/// A topic's queues on one broker.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct QueuesBody {
-    /// Name of the broker.
-    #[serde(deserialize_with = "nullable")]
-    pub broker_name: String,
-    /// See [`super::codes::perm`].
-    #[serde(deserialize_with = "number")]
-    pub perm: i32,
-    /// Queues to pull from: 0 up to this.
-    #[serde(deserialize_with = "number")]
-    pub read_queue_nums: i32,
-    /// Legacy.
-    #[serde(deserialize_with = "number")]
-    pub topic_sys_flag: i32,
-    /// Queues to send to: 0 up to this.
-    #[serde(deserialize_with = "number")]
-    pub write_queue_nums: i32,
+body! {
+    /// A topic's queues on one broker.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct QueuesBody {
+        /// Name of the broker.
+        broker_name: String = "brokerName";
+        /// See [`super::codes::perm`].
+        perm: i32 = "perm";
+        /// Queues to pull from: 0 up to this.
+        read_queue_nums: i32 = "readQueueNums";
+        /// Legacy.
+        topic_sys_flag: i32 = "topicSysFlag";
+        /// Queues to send to: 0 up to this.
+        write_queue_nums: i32 = "writeQueueNums";
+    }
 }
 
-/// The brokers of every cluster.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ClusterBody {
-    /// By name.
-    #[serde(deserialize_with = "nullable")]
-    pub broker_addr_table: SortedMap<String, BrokerBody>,
-    /// Names of brokers by cluster.
-    #[serde(deserialize_with = "nullable")]
-    pub cluster_addr_table: SortedMap<String, Vec<String>>,
+body! {
+    /// The brokers of every cluster.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ClusterBody {
+        /// By name.
+        broker_addr_table: SortedMap<String, BrokerBody> = "brokerAddrTable";
+        /// Names of brokers by cluster.
+        cluster_addr_table: SortedMap<String, Vec<String>> = "clusterAddrTable";
+    }
 }
 
-/// A list of topics.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TopicListBody {
-    /// Broker to ask for more.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub broker_addr: Option<String>,
-    /// The topics.
-    #[serde(deserialize_with = "nullable")]
-    pub topic_list: Vec<String>,
+body! {
+    /// A list of topics.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct TopicListBody {
+        /// Broker to ask for more.
+        broker_addr: Option<String> = "brokerAddr";
+        /// The topics.
+        topic_list: Vec<String> = "topicList";
+    }
 }
 
 #[cfg(test)]

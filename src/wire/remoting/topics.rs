@@ -3,12 +3,10 @@
 
 use std::borrow::Cow;
 
-use serde::{Deserialize, Serialize};
-
 use super::header::header;
 use super::queue::QueueBody;
 use crate::model::SortedMap;
-use crate::wire::json::{QueueTable, maybe_number, nullable, number, truth};
+use crate::wire::json::{QueueTable, Value, body};
 
 header! {
     /// Creates or changes a topic (17).
@@ -58,49 +56,40 @@ header! {
     }
 }
 
-/// How often a table has changed. Another one is newer if time or counter differ.
-#[derive(Clone, Copy, Debug, Default, Deserialize, Eq, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct DataVersion {
-    /// Changes since the start.
-    #[serde(deserialize_with = "number")]
-    pub counter: i64,
-    /// Of the controller (5.x).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
-    pub state_version: Option<i64>,
-    /// Time of the last change, ms since 1970.
-    #[serde(deserialize_with = "number")]
-    pub timestamp: i64,
+body! {
+    /// How often a table has changed. Another one is newer if time or counter differ.
+    #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+    pub struct DataVersion {
+        /// Changes since the start.
+        counter: i64 = "counter";
+        /// Of the controller (5.x).
+        state_version: Option<i64> = "stateVersion";
+        /// Time of the last change, ms since 1970.
+        timestamp: i64 = "timestamp";
+    }
 }
 
-/// A topic of a broker.
-#[derive(Clone, Debug, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TopicConfigBody {
-    /// Attributes (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub attributes: Option<SortedMap<String, String>>,
-    /// The topic is ordered.
-    #[serde(deserialize_with = "truth")]
-    pub order: bool,
-    /// See [`super::codes::perm`].
-    #[serde(deserialize_with = "number")]
-    pub perm: i32,
-    /// Queues to pull from.
-    #[serde(deserialize_with = "number")]
-    pub read_queue_nums: i32,
-    /// `SINGLE_TAG` or `MULTI_TAG`.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic_filter_type: Option<String>,
-    /// Topic.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic_name: Option<String>,
-    /// Legacy.
-    #[serde(deserialize_with = "number")]
-    pub topic_sys_flag: i32,
-    /// Queues to send to.
-    #[serde(deserialize_with = "number")]
-    pub write_queue_nums: i32,
+body! {
+    /// A topic of a broker.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct TopicConfigBody {
+        /// Attributes (5.x).
+        attributes: Option<SortedMap<String, String>> = "attributes";
+        /// The topic is ordered.
+        order: bool = "order";
+        /// See [`super::codes::perm`].
+        perm: i32 = "perm";
+        /// Queues to pull from.
+        read_queue_nums: i32 = "readQueueNums";
+        /// `SINGLE_TAG` or `MULTI_TAG`.
+        topic_filter_type: Option<String> = "topicFilterType";
+        /// Topic.
+        topic_name: Option<String> = "topicName";
+        /// Legacy.
+        topic_sys_flag: i32 = "topicSysFlag";
+        /// Queues to send to.
+        write_queue_nums: i32 = "writeQueueNums";
+    }
 }
 
 /// Java's defaults.
@@ -119,100 +108,89 @@ impl Default for TopicConfigBody {
     }
 }
 
-/// Topics of a broker with their version (21, and inside 103).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TopicTableBody {
-    /// Grows with every change.
-    #[serde(deserialize_with = "nullable")]
-    pub data_version: DataVersion,
-    /// Of static topics (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub mapping_data_version: Option<DataVersion>,
-    /// By name.
-    #[serde(rename = "topicConfigTable", deserialize_with = "nullable")]
-    pub topics: SortedMap<String, TopicConfigBody>,
-    /// Of static topics (5.x), unread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic_queue_mapping_detail_map: Option<serde_json::Value>,
-    /// Of static topics (5.x), unread.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic_queue_mapping_info_map: Option<serde_json::Value>,
+body! {
+    /// Topics of a broker with their version (21, and inside 103).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct TopicTableBody {
+        /// Grows with every change.
+        data_version: DataVersion = "dataVersion";
+        /// Of static topics (5.x).
+        mapping_data_version: Option<DataVersion> = "mappingDataVersion";
+        /// By name.
+        topics: SortedMap<String, TopicConfigBody> = "topicConfigTable";
+        /// Of static topics (5.x), unread.
+        topic_queue_mapping_detail_map: Option<Value> = "topicQueueMappingDetailMap";
+        /// Of static topics (5.x), unread.
+        topic_queue_mapping_info_map: Option<Value> = "topicQueueMappingInfoMap";
+    }
 }
 
-/// A topic's queues (202).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct TopicStatsBody {
-    /// By queue.
-    #[serde(rename = "offsetTable", deserialize_with = "nullable")]
-    pub queues: QueueTable<QueueBody, QueueStatsBody>,
-    /// Messages stored a second (5.x).
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub topic_put_tps: Option<f64>,
+body! {
+    /// A topic's queues (202).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct TopicStatsBody {
+        /// By queue.
+        queues: QueueTable<QueueBody, QueueStatsBody> = "offsetTable";
+        /// Messages stored a second (5.x).
+        topic_put_tps: Option<f64> = "topicPutTps";
+    }
 }
 
-/// Where a queue stands.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct QueueStatsBody {
-    /// When its last message was stored, ms since 1970; 0: never.
-    #[serde(deserialize_with = "number")]
-    pub last_update_timestamp: i64,
-    /// One past its last offset.
-    #[serde(deserialize_with = "number")]
-    pub max_offset: i64,
-    /// Its first offset.
-    #[serde(deserialize_with = "number")]
-    pub min_offset: i64,
+body! {
+    /// Where a queue stands.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct QueueStatsBody {
+        /// When its last message was stored, ms since 1970; 0: never.
+        last_update_timestamp: i64 = "lastUpdateTimestamp";
+        /// One past its last offset.
+        max_offset: i64 = "maxOffset";
+        /// Its first offset.
+        min_offset: i64 = "minOffset";
+    }
 }
 
-/// How far a group is behind (208).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ConsumeStatsBody {
-    /// Messages consumed a second.
-    #[serde(deserialize_with = "nullable")]
-    pub consume_tps: f64,
-    /// By queue.
-    #[serde(rename = "offsetTable", deserialize_with = "nullable")]
-    pub queues: QueueTable<QueueBody, ProgressBody>,
+body! {
+    /// How far a group is behind (208).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ConsumeStatsBody {
+        /// Messages consumed a second.
+        consume_tps: f64 = "consumeTps";
+        /// By queue.
+        queues: QueueTable<QueueBody, ProgressBody> = "offsetTable";
+    }
 }
 
-/// How far a group is in a queue.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct ProgressBody {
-    /// One past the queue's last offset.
-    #[serde(deserialize_with = "number")]
-    pub broker_offset: i64,
-    /// The committed offset.
-    #[serde(deserialize_with = "number")]
-    pub consumer_offset: i64,
-    /// When the message before it was stored, ms since 1970.
-    #[serde(deserialize_with = "number")]
-    pub last_timestamp: i64,
-    /// From where it was pulled last (5.x).
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "maybe_number")]
-    pub pull_offset: Option<i64>,
+body! {
+    /// How far a group is in a queue.
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct ProgressBody {
+        /// One past the queue's last offset.
+        broker_offset: i64 = "brokerOffset";
+        /// The committed offset.
+        consumer_offset: i64 = "consumerOffset";
+        /// When the message before it was stored, ms since 1970.
+        last_timestamp: i64 = "lastTimestamp";
+        /// From where it was pulled last (5.x).
+        pull_offset: Option<i64> = "pullOffset";
+    }
 }
 
-/// Texts by name (28, 219, and the answer to 103).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default)]
-pub struct TableBody {
-    /// The table.
-    #[serde(deserialize_with = "nullable")]
-    pub table: SortedMap<String, String>,
+body! {
+    /// Texts by name (28, 219, and the answer to 103).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct TableBody {
+        /// The table.
+        table: SortedMap<String, String> = "table";
+    }
 }
 
-/// Offsets by queue (220).
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Serialize)]
-#[serde(default, rename_all = "camelCase")]
-pub struct OffsetTableBody {
-    /// The table.
-    #[serde(rename = "offsetTable", deserialize_with = "nullable")]
-    pub offsets: QueueTable<QueueBody, i64>,
+body! {
+    /// Offsets by queue (220).
+    #[derive(Clone, Debug, Default, PartialEq)]
+    pub struct OffsetTableBody {
+        /// The table.
+        offsets: QueueTable<QueueBody, i64> = "offsetTable";
+    }
 }
 
 #[cfg(test)]

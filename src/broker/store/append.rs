@@ -458,7 +458,7 @@ impl Tail {
                 if let Mark::TopicDeleted(topic) = mark {
                     self.deletions.push((at, topic.into()));
                     // Under the append lock: what was appended before is gone, what comes after needs a new handle.
-                    queues.mark_deleted(topic);
+                    queues.mark_deleted(topic, at);
                 }
             }
             let Some(queue) = draft.queue else { continue };

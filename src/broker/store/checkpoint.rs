@@ -264,7 +264,7 @@ impl Shared {
     }
 
     fn checkpoint(&self, clean: Option<End>) -> Checkpoint {
-        let durable = self.durable_mark();
+        let (durable, safe) = (self.durable_mark(), self.safe());
         let mut sealed = Vec::new();
         for segment in self.segments.all() {
             let (Some(end), true) = (segment.sealed_end(), segment.index().is_some()) else { break };
@@ -284,11 +284,22 @@ impl Shared {
         for queue in self.queues.all() {
             let index = queue.index();
             if index.runs.is_empty() && index.entries.is_empty() && index.first > 0 {
-                floors.push((Arc::clone(queue.topic()), queue.id(), index.first, index.floor_at));
+                let floor_at = if index.floor_at < safe { index.floor_at } else { 0 };
+                floors.push((Arc::clone(queue.topic()), queue.id(), index.first, floor_at));
             }
         }
+        // What the log can still lose, a checkpoint must not know.
+        let born = self.queues.born_below(safe);
         let epoch_from = self.epoch_from.load(Ordering::Relaxed);
-        Checkpoint { durable, epoch, epoch_from, clean, sealed, floors, born: self.queues.all_born(), marks }
+        Checkpoint { durable, epoch, epoch_from, clean, sealed, floors, born, marks }
+    }
+
+    /// What the log says below this stays said whatever happens, as far as anything is promised.
+    pub(super) fn safe(&self) -> u64 {
+        match self.options.flush {
+            Flush::None => u64::MAX,
+            Flush::Async | Flush::Sync => self.durable.load(Ordering::SeqCst),
+        }
     }
 
     /// The durable mark as it may be written down: nothing is promised where nothing is synced.

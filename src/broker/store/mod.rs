@@ -38,6 +38,8 @@ mod crash;
 #[cfg(test)]
 mod damage;
 #[cfg(test)]
+mod lives;
+#[cfg(test)]
 mod tests;
 
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};

@@ -56,7 +56,8 @@ pub struct StoreQueue {
     pub(super) next: AtomicI64,
     /// Start of the newest segment that holds a message of this queue, plus one. Under the append lock only.
     pub(super) touched: AtomicU64,
-    pub(super) deleted: AtomicBool,
+    /// Position of the record that deleted its topic; `u64::MAX` while it is there. Under the append lock.
+    pub(super) deleted_at: AtomicU64,
     watched: AtomicBool,
     pub(super) index: Mutex<QueueIndex>,
 }
@@ -102,7 +103,7 @@ impl StoreQueue {
             delay_ms,
             next: AtomicI64::new(0),
             touched: AtomicU64::new(0),
-            deleted: AtomicBool::new(false),
+            deleted_at: AtomicU64::new(u64::MAX),
             watched: AtomicBool::new(false),
             index: Mutex::default(),
         }
@@ -120,7 +121,7 @@ impl StoreQueue {
 
     /// True once its topic has been deleted; appends are refused then.
     pub fn is_deleted(&self) -> bool {
-        self.deleted.load(Ordering::Acquire)
+        self.deleted_at.load(Ordering::Acquire) != u64::MAX
     }
 
     /// From now on [`Watch::grew`](super::Watch::grew) is called when messages come. Whoever holds a pull sets this

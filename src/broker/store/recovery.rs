@@ -400,6 +400,7 @@ impl Recovery {
             self.watch.event(Event::TailCut { at: end, bytes: lost_bytes, segments: lost.len() });
         }
         self.report.cut_bytes = lost_bytes;
+        self.queues.forget_above(end);
 
         let capacity = match &rest.active {
             Some(active) if active.len >= active.end - active.start + format::END_RECORD as u64 => active.len,

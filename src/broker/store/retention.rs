@@ -57,6 +57,10 @@ impl Shared {
         if oldest.sealed_end().is_none() || oldest.index().is_none() {
             return false;
         }
+        // What its marks add up to has to be in a checkpoint first: the log does not say it any more.
+        if oldest.limit() > self.checkpoint_at.load(Ordering::Relaxed) {
+            return false;
+        }
         let options = &self.options;
         let bytes: u64 = segments.iter().map(|segment| segment.capacity).sum();
         let age = now_ms.saturating_sub(oldest.latest_ms.load(Ordering::Relaxed));
@@ -101,27 +105,35 @@ impl Shared {
         pinned
     }
 
-    /// Before a segment goes: writes down where queues go on that will have no message left. False if that failed.
+    /// Before a segment goes: writes down where queues go on that will have no message left. False if that failed, or
+    /// is not durable yet: the segment goes with a later step then.
     fn keep_floors(&self, oldest: &Arc<Segment>, now_ms: i64) -> bool {
         let limit = oldest.limit();
+        let mut written = 0;
         for queue in self.queues.all() {
             let next = {
                 let index = queue.index();
                 let stays = index.entries.back().is_some_and(|last| last.physical >= limit)
                     || index.runs.back().is_some_and(|run| run.segment.start >= limit);
-                let said = index.floor_at >= limit;
-                if stays || said || index.max(u64::MAX) == 0 {
+                if stays || index.max(u64::MAX) == 0 {
+                    continue;
+                }
+                if index.floor_at >= limit {
+                    written = written.max(index.floor_at);
                     continue;
                 }
                 index.max(u64::MAX)
             };
             let mark = Mark::QueueFloor { topic: queue.topic(), queue: queue.id(), next };
             match self.append_mark(mark, now_ms) {
-                Ok(appended) => queue.index().floor_at = appended.physical,
+                Ok(appended) => {
+                    queue.index().floor_at = appended.physical;
+                    written = appended.physical;
+                }
                 Err(_) => return false,
             }
         }
-        true
+        written < self.safe()
     }
 
     /// Forgets the entries of a segment.

@@ -48,18 +48,20 @@ impl Shared {
         }
         let sealed = self.seal_all();
         self.settle();
-        let retired = self.retire(now_ms);
         let durable = self.durable.load(Ordering::SeqCst);
         let saved = self.checkpoint_at.load(Ordering::Relaxed);
         let due = now_ms - self.checkpoint_ms.load(Ordering::Relaxed)
             >= i64::try_from(self.options.checkpoint_every.as_millis()).unwrap_or(i64::MAX);
-        if sealed || retired || (due && durable > saved) {
+        if sealed || (due && durable > saved) {
             self.checkpoint_ms.store(now_ms, Ordering::Relaxed);
             if self.save_checkpoint(None) {
                 self.checkpoint_at.store(durable, Ordering::Relaxed);
             }
         } else if durable > saved {
             again = again.min(self.options.checkpoint_every);
+        }
+        if self.retire(now_ms) {
+            self.save_checkpoint(None);
         }
         if self.sealing_waits() { again.min(FULL_AGAIN) } else { again }
     }
@@ -128,7 +130,13 @@ impl Shared {
         };
         let size = match spare {
             // Its old bytes carry other positions and another chain, so they are never taken for records.
-            Some((spare, len)) if self.disk.rename(&spare, &name).is_ok() => len,
+            Some((spare, len)) if self.disk.rename(&spare, &name).is_ok() => {
+                // A power cut must not bring its first name back with what is written from now on.
+                if self.options.flush != Flush::None {
+                    self.disk.sync_dir("log")?;
+                }
+                len
+            }
             Some(_) | None => size,
         };
         let region = self.disk.allocate(&name, size, 0)?;
@@ -313,7 +321,10 @@ fn index_of(
     deletions: &[(u64, Arc<str>)],
     keys: Vec<super::append::Key>,
 ) -> Vec<u8> {
-    let mut queues: Vec<&Arc<StoreQueue>> = touched.iter().filter(|queue| !queue.is_deleted()).collect();
+    // A topic that was deleted behind this segment is entered all the same: until its deletion is durable, a power cut
+    // can bring it back.
+    let there = |queue: &&Arc<StoreQueue>| queue.deleted_at.load(Ordering::Acquire) >= about.end;
+    let mut queues: Vec<&Arc<StoreQueue>> = touched.iter().filter(there).collect();
     queues.sort_by(|left, right| (left.topic(), left.id()).cmp(&(right.topic(), right.id())));
     let mut builder = Builder::default();
     for queue in queues {

@@ -77,18 +77,31 @@ impl Queues {
         self.read().born.get(topic).copied().unwrap_or(0)
     }
 
-    pub fn all_born(&self) -> SortedMap<Arc<str>, u64> {
-        self.read().born.clone()
+    /// Where topics were deleted, as far as the log up to `end` says it.
+    pub fn born_below(&self, end: u64) -> SortedMap<Arc<str>, u64> {
+        self.read().born.iter().filter(|(_, at)| **at < end).map(|(topic, at)| (Arc::clone(topic), *at)).collect()
     }
 
     pub fn set_born(&self, born: SortedMap<Arc<str>, u64>) {
         self.write().born = born;
     }
 
-    /// Lets every handle of the topic refuse appends.
-    pub fn mark_deleted(&self, topic: &str) {
+    /// Recovery found that the log ends here: what a file knows of things behind it is not so.
+    pub fn forget_above(&self, end: u64) {
+        let mut table = self.write();
+        table.born.retain(|_, at| *at < end);
+        for queue in table.topics.values().flat_map(SortedMap::values) {
+            let mut index = queue.index();
+            if index.floor_at >= end {
+                index.floor_at = 0;
+            }
+        }
+    }
+
+    /// Lets every handle of the topic refuse appends, for the record at this position.
+    pub fn mark_deleted(&self, topic: &str, at: u64) {
         for queue in self.of_topic(topic) {
-            queue.deleted.store(true, Ordering::Release);
+            queue.deleted_at.store(at, Ordering::Release);
         }
     }
 
@@ -107,7 +120,7 @@ impl Queues {
 
     /// Recovery met the deletion of a topic.
     pub fn replay_deletion(&self, topic: &str, at: u64) {
-        self.mark_deleted(topic);
+        self.mark_deleted(topic, at);
         self.forget_deleted(topic, at);
     }
 

@@ -9,6 +9,7 @@ use super::delay::Due;
 use super::dispatch::Dispatcher;
 use super::session::Outbox;
 use super::store::{AppendError, IndexBy, Mark, Member, NewMessage, StoreQueue};
+use super::topics::{MOST_QUEUES, PERM_READ, PERM_WRITE, TEMPLATE_QUEUES, Topic};
 use crate::model::{QueueOffset, names};
 use crate::wire::remoting::properties::names as key;
 use crate::wire::remoting::record::{Check, Record};
@@ -85,6 +86,20 @@ impl Dispatcher {
         self.store.entry(level, QueueOffset(offset)).map(|entry| entry.time_ms)
     }
 
+    /// After a power cut the file of topics may be older than the log: a topic that only delayed messages speak of is
+    /// made again for the first that is due. False for one that was deleted after the message at `physical` was stored.
+    fn topic_of_the_log(&self, topic: &str, queue: i32, physical: u64) -> bool {
+        if self.store.deleted_at(topic).is_some_and(|at| at > physical) {
+            return false;
+        }
+        // How many queues it had is not known; a template's number is what a topic made by a send has at most.
+        let queues = queue.saturating_add(1).clamp(TEMPLATE_QUEUES, MOST_QUEUES);
+        self.topics.lock().change(Topic::new(topic, queues, PERM_READ | PERM_WRITE), self.clock.wall_ms());
+        self.topics_changed();
+        log::warn!(target: "windlass::broker", "topic of a delayed message was not known, made again: topic={topic} queues={queues}");
+        true
+    }
+
     fn deliver(&self, due: Due, now_ms: i64) -> Delivered {
         let place = format!("level={} offset={}", due.queue + 1, due.offset);
         let level = self.store.find_queue(names::SCHEDULE_TOPIC, due.queue);
@@ -94,6 +109,7 @@ impl Dispatcher {
             return Delivered::Refused;
         }
         let entry = self.store.entry(&level, QueueOffset(due.offset));
+        let entry_at = entry.map_or(0, |entry| entry.physical);
         let frame = entry.and_then(|entry| self.store.record_at(entry.physical));
         let Some(frame) = frame else {
             log::warn!(target: "windlass::broker", "delayed message is gone, left out: {place}");
@@ -111,8 +127,7 @@ impl Dispatcher {
             return Delivered::Done;
         };
         let known = self.topics.lock().find(topic).is_some();
-        // The file of topics may be older than the log after a power cut; a group's retry topic is made by whoever needs it.
-        if !known && self.retry_topic_on_demand(topic).is_none() {
+        if !known && self.retry_topic_on_demand(topic).is_none() && !self.topic_of_the_log(topic, queue, entry_at) {
             log::warn!(target: "windlass::broker", "topic of a delayed message is gone, left out: topic={topic} {place}");
             return Delivered::Done;
         }

@@ -1,7 +1,7 @@
 //! Committed offsets: what is stored for a group, what a group without one is told (codes 14, 15; piggy-backed in 11).
 //!
 //! The dispatcher calls the table under rank 1; `state.rs` saves it. A commit is taken as it comes, also when it goes
-//! back: a group may be reset by anyone, and the last word wins.
+//! back: a group may be reset by anyone, and the last word wins. Only beyond the end of its queue nothing is taken.
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/offset/ConsumerOffsetManager.java
 
@@ -147,7 +147,21 @@ impl Dispatcher {
     }
 
     /// Stores an offset that was checked; the save follows within seconds.
+    ///
+    /// An offset beyond the end of its queue is lowered to it. A member that lived through a power cut of this broker
+    /// may have finished messages that the log has lost; their offsets are given out again, and a group committed
+    /// beyond them would never see the new ones. Apache's broker stores such an offset as it is, and the group jumps
+    /// over the messages.
+    /// Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/offset/ConsumerOffsetManager.java
     pub(super) fn note_commit(&self, group: &str, topic: &str, queue: i32, offset: i64) {
+        let (_, end) = self.queue_bounds(topic, queue);
+        if offset > end {
+            log::warn!(
+                target: "windlass::broker",
+                "commit beyond the end of the queue lowered: topic={topic} queue={queue} group={group} offset={offset} end={end}"
+            );
+        }
+        let offset = offset.min(end);
         self.offsets.lock().commit(group, topic, queue, offset);
         self.progress.committed();
         self.arm_save();

@@ -304,8 +304,12 @@ fn topics_groups_and_offsets_outlive_a_crash() {
     };
     node.dispatcher.commit(&commit).unwrap();
     node.pass(Duration::from_secs(5));
-    // More was committed than the log keeps: the offset is lowered to the end.
-    node.dispatcher.note_commit("ahead", "t", 0, 99);
+    // More was committed than the log keeps: the offset is lowered to the end, at once and at the next start.
+    node.dispatcher.note_commit("beyond", "t", 0, 99);
+    node.dispatcher.note_commit("beyond", "none", 3, 5);
+    assert_eq!(node.dispatcher.offsets.lock().find("beyond", "t", 0), Some(1));
+    assert_eq!(node.dispatcher.offsets.lock().find("beyond", "none", 3), Some(0));
+    node.dispatcher.offsets.lock().commit("ahead", "t", 0, 99);
     node.pass(Duration::from_secs(5));
     let after = Node::plain(&disk.after_kill());
     assert_eq!(after.dispatcher.topic("made").unwrap().read_queues, 7);
@@ -358,6 +362,51 @@ fn offset_files_of_apache_load_and_damaged_ones_are_put_aside() {
     disk.write("config/consumerOffset.json.bak", b"{").unwrap();
     let worse = disk.after_kill();
     assert_eq!((find(&worse), aside(&worse)), (None, 2), "starts all the same");
+}
+
+/// A member that lives on through a power cut commits what it had finished; the messages that take the lost ones'
+/// offsets are still delivered.
+#[test]
+fn a_commit_of_what_a_power_cut_took_hides_no_new_message() {
+    let disk = FaultyDisk::new();
+    let node = Node::plain(&disk);
+    for _ in 0..3 {
+        node.send("t", "", b"kept").unwrap();
+    }
+    node.dispatcher.store().flush_step().unwrap();
+    for _ in 0..4 {
+        node.send("t", "", &[b'l'; 5000]).unwrap();
+    }
+    node.dispatcher.note_commit("g", "t", 0, 7);
+    let disk = (0..50).map(|seed| disk.after_power_cut(seed));
+    let mut after =
+        disk.map(|disk| Node::plain(&disk)).find(|node| node.dispatcher.queue_bounds("t", 0).1 == 3).unwrap();
+    after.dispatcher.note_commit("g", "t", 0, 7);
+    assert_eq!(after.dispatcher.offsets.lock().find("g", "t", 0), Some(3));
+    assert_eq!(after.send("t", "", b"new").unwrap().reply.queue_offset, 3);
+    let next = after.dispatcher.offsets.lock().find("g", "t", 0).unwrap();
+    assert_eq!(after.pull("t", next, 0).unwrap().map(|reply| (reply.code, reply.next)), Some((0, 4)));
+}
+
+/// A topic that only delayed messages speak of, and whose file a power cut took, is there again with the first that is
+/// due; one that was deleted is not.
+#[test]
+fn a_delayed_message_outlives_the_file_of_topics_but_not_the_deletion_of_its_topic() {
+    let disk = FaultyDisk::new();
+    let node = Node::plain(&disk);
+    for topic in ["kept", "gone"] {
+        node.send(topic, "DELAY\u{1}1\u{2}", b"later").unwrap();
+    }
+    node.dispatcher.delete_topic("gone", &mut Vec::new()).unwrap();
+    let disk = after_without(&disk, &["config/topics.json", "config/topics.json.bak"]);
+    let mut after = Node::plain(&disk);
+    assert!(after.dispatcher.topic("kept").is_err(), "nothing speaks of it yet");
+    after.pass(Duration::from_secs(2));
+    assert_eq!(after.bodies("kept"), [b"later"]);
+    assert!(after.dispatcher.topic("kept").unwrap().write_queues >= 4);
+    assert!(after.dispatcher.topic("gone").is_err());
+    let again = Node::plain(&disk.after_kill());
+    assert!(again.dispatcher.topic("kept").is_ok(), "and it is saved");
 }
 
 /// E-126 with a crash.

@@ -381,6 +381,32 @@ fn s_17_a_flipped_bit_is_never_served() {
 }
 
 #[test]
+fn s_15_a_flipped_bit_of_an_index_file_changes_no_answer() {
+    let disk = FaultyDisk::new();
+    let (store, _) = open(&disk, small());
+    let mut ledger = Ledger::default();
+    load(&store, &mut ledger, 60);
+    store.flush_step().unwrap();
+    store.segment_step(1_000_000);
+    assert!(store.close());
+    drop(store);
+    let answers = |store: &Store| (contents(store), bodies(&store.by_key("orders", "u", 100, 0, i64::MAX)));
+    let (store, _) = open(&disk.after_kill(), small());
+    let want = answers(&store);
+    drop(store);
+    let files: Vec<_> = disk.contents().into_iter().filter(|(name, _)| name.starts_with("idx/")).collect();
+    assert!(files.len() > 2);
+    for (name, bytes) in files {
+        for at in (0..bytes.len()).step_by(5) {
+            let after = disk.after_kill();
+            after.flip(&name, at, 0x10);
+            let (store, _) = open(&after, small());
+            assert_eq!(answers(&store), want, "{name} byte {at}");
+        }
+    }
+}
+
+#[test]
 fn s_18_a_second_process_fails_before_it_changes_a_byte() {
     let disk = FaultyDisk::new();
     let (store, _) = open(&disk, small());

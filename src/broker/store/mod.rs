@@ -132,6 +132,12 @@ impl Store {
         self.shared.queues.all()
     }
 
+    /// Position of the record that deleted a topic of this name last, if one did: what was said of the topic below it
+    /// is no longer so.
+    pub fn deleted_at(&self, topic: &str) -> Option<u64> {
+        Some(self.shared.queues.born(topic)).filter(|at| *at > 0)
+    }
+
     /// Position behind the last record.
     pub fn log_end(&self) -> u64 {
         self.shared.log_end.load(Ordering::SeqCst)

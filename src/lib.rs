@@ -33,6 +33,9 @@ pub use rocketmq::producer::{
 pub use rocketmq::{Assigned, Client, ClientBuilder, ConsumerReport, Event, Observer, PauseReason, ShutdownReport};
 pub use work::clock::{Clock, TestClock};
 
+#[doc = include_str!("coming_from.md")]
+pub mod coming_from {}
+
 /// The programs of README compile, and the first one runs.
 #[cfg(all(doctest, feature = "broker"))]
 #[doc = include_str!("../README.md")]

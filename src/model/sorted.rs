@@ -2,7 +2,7 @@
 //!
 //! Every room keeps its tables that are walked in order in these: each type of key or value that goes into a `BTreeMap`
 //! costs a user's build about 8000 lines of LLVM, here it is some hundred. Keys and values lie in chunks of at most
-//! [`CHUNK`] behind one list of chunks, so that a change moves a chunk and, seldom, the list: under a microsecond at a
+//! `CHUNK` behind one list of chunks, so that a change moves a chunk and, seldom, the list: under a microsecond at a
 //! million entries, whatever order a peer sends them in. What is hot and may hold a million entries for long
 //! (`consume/ring.rs`) stays with `BTreeMap`. Knows no protocol, no clock, no lock.
 

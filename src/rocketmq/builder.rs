@@ -1,7 +1,7 @@
 //! How a client is built: every setting with its default and bounds, checked before anything starts.
 //!
 //! `Client::builder()` gives a [`ClientBuilder`]; the embedded broker's direct clients go by the same settings. It starts
-//! nothing but by [`Client::start`].
+//! nothing but by `Client::start`.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::listener::{Marks, Outcome};
+use super::stretch::StretchKey;
 use crate::model::QueueOffset;
 
 /// Messages fetched together, in one place (a frame and its index). The queue asks it for offsets and sizes only.
@@ -113,6 +114,8 @@ pub struct Chunk<B> {
     pub(super) more: Vec<Part<B>>,
     /// The token that this worker still owns; `None` once it was posted again.
     pub(super) token: Option<Generation>,
+    /// If it is for several calls: which stretch of the claim. `None`: for one.
+    pub(super) stretch: Option<StretchKey>,
 }
 
 impl<B> Chunk<B> {
@@ -136,6 +139,11 @@ impl<B> Chunk<B> {
         self.len() == 0
     }
 
+    /// True if it is for several calls of the handler.
+    pub fn is_stretch(&self) -> bool {
+        self.stretch.is_some()
+    }
+
     /// The stretch of the message at `place`, and its place in that stretch's batch.
     pub fn at(&self, place: u32) -> Option<(&Part<B>, usize)> {
         let mut before = place;
@@ -146,6 +154,15 @@ impl<B> Chunk<B> {
             before = before.saturating_sub(part.len());
         }
         None
+    }
+}
+
+impl<B: Batch> Chunk<B> {
+    /// Leaves the first `messages`, of its first part, in hand: the others were recalled.
+    pub(super) fn keep(&mut self, messages: u32) {
+        if let Some(kept) = self.first.cut(messages) {
+            self.first = kept;
+        }
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -14,12 +15,14 @@ use std::time::Duration;
 use super::chunk::{Batch, Chunk, Failed, Generation, Part, Verdicts};
 use super::listener::{Marks, Outcome};
 use super::pool::{Pool, Token, Work, Worker};
-use super::queue::{Next, ProcessQueue, Put};
+use super::queue::{Next, ProcessQueue, Put, Share};
 use crate::model::QueueOffset;
 use crate::work::clock::{Clock, Nanos};
 
-/// A handler is slow if a chunk takes longer than the wake-up of another worker is worth.
-const SLOW_CHUNK: Duration = Duration::from_micros(30);
+/// A handler is slow if a call takes longer than the wake-up of another worker is worth.
+const SLOW_CALL: Duration = Duration::from_micros(30);
+/// A worker takes messages for no more calls than this at once, and for none that would end later than a slow call.
+const MOST_CALLS: u32 = 64;
 /// What one measurement may add to the average counts for no more than this: a worker that lost its core in mid-chunk says
 /// nothing about the handler.
 const MOST_MEASURED: Duration = Duration::from_micros(120);
@@ -51,9 +54,13 @@ pub trait Listen<B: Batch>: Send + Sync {
 pub struct Hand<'a, B: Batch> {
     /// Where it comes from.
     pub claim: &'a Arc<Claim<B>>,
-    /// The messages.
+    /// The messages, and maybe those of the worker's next calls.
     pub chunk: &'a Chunk<B>,
-    /// A place for what is said about each.
+    /// First of this call's places in the chunk.
+    pub from: u32,
+    /// One past the last.
+    pub to: u32,
+    /// What is said about each place of the chunk.
     pub marks: &'a Marks,
     /// Number of the worker, from 0.
     pub worker: usize,
@@ -68,10 +75,15 @@ impl<B: Batch> Clone for Hand<'_, B> {
 impl<B: Batch> Copy for Hand<'_, B> {}
 
 impl<B: Batch> Hand<'_, B> {
+    /// The places of this call's messages in the chunk.
+    pub fn places(&self) -> Range<u32> {
+        self.from..self.to
+    }
+
     /// Takes the message at `place` out of the batch, to be finished on any thread at any time. `None` if there is no
     /// such message or it was taken out before.
     pub fn detach(&self, place: u32) -> Option<Detached<B>> {
-        let (part, at) = self.chunk.at(place)?;
+        let (part, at) = self.chunk.at(place).filter(|_| self.places().contains(&place))?;
         let at = u32::try_from(at).ok()?;
         self.marks.detach(place).then(|| Detached {
             claim: self.claim.clone(),
@@ -146,7 +158,7 @@ impl<B: Batch> Consumer<B> {
         &*self.listener
     }
 
-    /// Average time of the handler for one chunk, of which no more than 120 us count; zero before the first.
+    /// Average time of one call of the handler, of which no more than 120 us count; zero before the first.
     pub fn average(&self) -> Duration {
         Duration::from_nanos(self.pace.average_ns.load(Ordering::Relaxed))
     }
@@ -161,15 +173,16 @@ impl<B: Batch> Consumer<B> {
 /// How long handlers take, over all workers: a worker for itself would have to learn it anew.
 #[derive(Debug, Default)]
 struct Pace {
-    /// Moving average of a chunk; 0 until the first has ended.
+    /// Moving average of a call; 0 until the first has ended.
     average_ns: AtomicU64,
     /// Handlers whose token was taken back and that have not returned.
     blocked: AtomicU32,
 }
 
 impl Pace {
-    /// Racing updates may lose one measurement, which is harmless.
-    fn measured(&self, took: Duration) {
+    /// So many calls, one after the other, took so long. Racing updates may lose one measurement, which is harmless.
+    fn measured(&self, calls: u32, took: Duration) {
+        let took = took / calls.max(1);
         let took = u64::try_from(took.min(MOST_MEASURED).as_nanos()).unwrap_or(u64::MAX).max(1);
         let average = self.average_ns.load(Ordering::Relaxed);
         let next = if average == 0 { took } else { average - average / 8 + took / 8 };
@@ -182,10 +195,19 @@ impl Pace {
         !self.is_slow() && u128::from(average.saturating_mul(chunks)) <= BRIEF.as_nanos()
     }
 
-    /// Whether the next chunk is expected to be worth another worker. Nothing known counts as slow.
+    /// What the next worker is to do about what lies behind the first call's messages.
+    fn share(&self) -> Share {
+        if self.is_slow() {
+            return Share::Rest;
+        }
+        let calls = SLOW_CALL.as_nanos() / u128::from(self.average_ns.load(Ordering::Relaxed).max(1));
+        Share::Keep { calls: u32::try_from(calls).unwrap_or(u32::MAX).min(MOST_CALLS) }
+    }
+
+    /// Whether the next call is expected to be worth another worker. Nothing known counts as slow.
     fn is_slow(&self) -> bool {
         let average = self.average_ns.load(Ordering::Relaxed);
-        average == 0 || u128::from(average) > SLOW_CHUNK.as_nanos() || self.blocked.load(Ordering::Relaxed) > 0
+        average == 0 || u128::from(average) > SLOW_CALL.as_nanos() || self.blocked.load(Ordering::Relaxed) > 0
     }
 }
 
@@ -261,12 +283,35 @@ impl<B: Batch> Claim<B> {
         }
     }
 
+    /// Calls user code for a chunk, once or, for a stretch, as often as it takes. Returns how often and what becomes of
+    /// the unmarked; what was recalled meanwhile has left the chunk.
+    fn calls(self: &Arc<Self>, chunk: &mut Chunk<B>, worker: &mut Worker) -> (u32, Outcome) {
+        let len = chunk.len();
+        worker.reset(len);
+        if !chunk.is_stretch() {
+            return (1, self.call(chunk, 0..len, worker));
+        }
+        let (batch, mut from, mut calls) = (self.queue.settings().batch.max(1), 0_u32, 0_u32);
+        loop {
+            let to = from.saturating_add(batch).min(len);
+            let rest = self.call(chunk, from..to, worker);
+            if rest != Outcome::Done {
+                worker.marks().fill(from..to, rest);
+            }
+            calls = calls.saturating_add(1);
+            if to >= len || !self.queue.begin(chunk, calls) {
+                return (calls, Outcome::Done);
+            }
+            from = to;
+        }
+    }
+
     /// Calls user code behind a fence.
-    fn call(self: &Arc<Self>, chunk: &Chunk<B>, worker: &mut Worker) -> Outcome {
+    fn call(self: &Arc<Self>, chunk: &Chunk<B>, places: Range<u32>, worker: &mut Worker) -> Outcome {
         let listener = &self.consumer.listener;
         let number = worker.number();
-        let (marks, locals) = worker.hand(chunk.len());
-        let hand = Hand { claim: self, chunk, marks, worker: number };
+        let (marks, locals) = worker.hand();
+        let hand = Hand { claim: self, chunk, from: places.start, to: places.end, marks, worker: number };
         let handled = catch_unwind(AssertUnwindSafe(|| {
             let local = locals.of(self.consumer.id, &self.consumer.closed, || listener.local(number));
             listener.handle(hand, local)
@@ -293,17 +338,17 @@ impl<B: Batch> Work for Claim<B> {
         let (clock, pace) = (&self.consumer.clock, &self.consumer.pace);
         let mut now = clock.now();
         let slice = now + SLICE;
-        let mut next = self.queue.take(token, pace.is_slow(), now);
+        let mut next = self.queue.take(token, pace.share(), now);
         loop {
             self.follow(&next);
-            let Some(chunk) = next.chunk else { return };
-            let rest = self.call(&chunk, worker);
+            let Some(mut chunk) = next.chunk else { return };
+            let (calls, rest) = self.calls(&mut chunk, worker);
             let ended = clock.now();
-            pace.measured(ended.since(now));
+            pace.measured(calls, ended.since(now));
             now = ended;
             let go_on = now < slice || self.consumer.pool.is_quiet();
             let verdicts = Verdicts { marks: Some(worker.marks()), rest };
-            next = self.queue.finish(chunk, verdicts, go_on, pace.is_slow(), now);
+            next = self.queue.finish(chunk, verdicts, go_on, pace.share(), now);
         }
     }
 

@@ -108,7 +108,7 @@ fn setup(
 }
 
 fn offsets(hand: Hand<'_, Offsets>) -> Vec<i64> {
-    hand.chunk.parts().flat_map(|part| part.batch.0[part.from as usize..part.to as usize].to_vec()).collect()
+    hand.places().filter_map(|place| hand.chunk.at(place)).map(|(part, at)| part.batch.0[at]).collect()
 }
 
 const NOW: Nanos = Nanos(1);

@@ -4,6 +4,7 @@
 //! claim reads both when the handler has returned. Nothing here calls user code or knows a queue.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Mutex, PoisonError};
 
@@ -124,6 +125,13 @@ impl Marks {
         if let Some(code) = self.codes.get(place as usize) {
             code.store(mark.code(), Ordering::Release);
             self.any.store(true, Ordering::Release);
+        }
+    }
+
+    /// Gives what was not marked at `places` this outcome.
+    pub(super) fn fill(&self, places: Range<u32>, outcome: Outcome) {
+        for place in places.filter(|place| self.get(*place).is_none()) {
+            self.set(place, Mark::Outcome(outcome));
         }
     }
 

@@ -15,3 +15,4 @@ pub mod ready;
 pub mod ring;
 pub mod runs;
 mod stock;
+mod stretch;

@@ -73,9 +73,13 @@ impl Worker {
         &self.marks
     }
 
-    /// Fresh marks for so many messages, and what consumers keep here.
-    pub(super) fn hand(&mut self, messages: u32) -> (&Marks, &mut Locals) {
+    /// Fresh marks for so many messages.
+    pub(super) fn reset(&mut self, messages: u32) {
         self.marks.reset(messages as usize);
+    }
+
+    /// The marks, and what consumers keep here.
+    pub(super) fn hand(&mut self) -> (&Marks, &mut Locals) {
         (&self.marks, &mut self.locals)
     }
 }

@@ -17,6 +17,7 @@ use super::flow::{Full, Held, Limits};
 use super::listener::Outcome;
 use super::ring::Slot;
 use super::stock::{Phase, Shape, Stock, Token};
+use super::stretch::Stretch;
 use crate::model::{DelayLevel, QueueOffset};
 use crate::work::clock::Nanos;
 use crate::work::ranks::{Rank, Ranked};
@@ -85,6 +86,19 @@ pub struct Put {
     pub moved: bool,
 }
 
+/// What a worker that takes a chunk does about what lies behind it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub enum Share {
+    /// It posts a token for it at once: its own call may take long.
+    Rest,
+    /// It goes on with it itself, and takes messages for up to so many calls at once; 0 counts as 1. A consumer that
+    /// gathers takes them for one.
+    Keep {
+        /// The most calls.
+        calls: u32,
+    },
+}
+
 /// What a worker does next.
 #[derive(Debug)]
 pub struct Next<B> {
@@ -120,6 +134,7 @@ pub struct ProcessQueue<B> {
     /// `messages` and `bytes` of `held`, for a look without the lock.
     messages: AtomicU64,
     bytes: AtomicU64,
+    stretch: Stretch,
     stock: Ranked<Stock<B>>,
 }
 
@@ -127,7 +142,7 @@ impl<B: Batch> ProcessQueue<B> {
     /// An empty queue whose group has consumed everything below `start`.
     pub fn new(epoch: Epoch, start: QueueOffset, settings: Settings) -> Self {
         let stock = Ranked::new(Rank::ProcessQueue, Stock::new(start.0));
-        Self { epoch, settings, messages: AtomicU64::new(0), bytes: AtomicU64::new(0), stock }
+        Self { epoch, settings, messages: AtomicU64::new(0), bytes: AtomicU64::new(0), stretch: Stretch::default(), stock }
     }
 
     /// The claim this queue belongs to.
@@ -194,26 +209,42 @@ impl<B: Batch> ProcessQueue<B> {
         full
     }
 
-    /// The chunk that a token stands for. With `eager` a token for the rest is posted at once.
+    /// The chunk that a token stands for.
     ///
     /// Thread: the worker that received the token.
-    pub fn take(&self, token: Generation, eager: bool, now: Nanos) -> Next<B> {
+    pub fn take(&self, token: Generation, share: Share, now: Nanos) -> Next<B> {
         let mut stock = self.stock.lock();
         if stock.token != Token::Ready || stock.generation != token.0 {
             return Next { chunk: None, post: None, ring: false, was_taken_back: false };
         }
-        let (chunk, post) = stock.next_chunk(self.epoch, &self.settings, eager, now);
+        let (chunk, post) = stock.next_chunk(self.epoch, &self.settings, &self.stretch, share, now);
         Next { chunk, post, ring: false, was_taken_back: false }
+    }
+
+    /// Whether the worker may run the next call of a chunk it has in hand, of which it has run so many. If not, the rest
+    /// was recalled: the chunk is cut to what was run.
+    ///
+    /// Thread: the worker that took the chunk. No lock.
+    pub fn begin(&self, chunk: &mut Chunk<B>, run: u32) -> bool {
+        let Some(key) = chunk.stretch else { return false };
+        let may = self.stretch.begin(key, run);
+        if !may {
+            chunk.keep(run.saturating_mul(self.settings.batch));
+        }
+        may
     }
 
     /// Applies what was said about a chunk and, if the worker still has the token and wants to `go_on`, takes the next
     /// one. Results of a claim that was closed, and of messages that were given up for stuck, are ignored.
     ///
     /// Thread: the worker that took the chunk. Not done means handed to the loop, never waited for.
-    pub fn finish(&self, chunk: Chunk<B>, verdicts: Verdicts<'_>, go_on: bool, eager: bool, now: Nanos) -> Next<B> {
+    pub fn finish(&self, chunk: Chunk<B>, verdicts: Verdicts<'_>, go_on: bool, share: Share, now: Nanos) -> Next<B> {
         let all_done = verdicts.all_done(chunk.len());
         let mut guard = self.stock.lock();
         let stock = &mut *guard;
+        if chunk.stretch.is_some() && stock.stretched.is_some_and(|(key, _)| Some(key) == chunk.stretch) {
+            stock.stretched = None;
+        }
         let mut place = 0;
         for part in chunk.parts() {
             if stock.phase == Phase::Closed || !stock.runs.holds(part.run) {
@@ -230,7 +261,7 @@ impl<B: Batch> ProcessQueue<B> {
         let owns = chunk.token.is_some_and(|token| token.0 == stock.generation);
         next.was_taken_back = chunk.token.is_some() && !owns;
         if owns && go_on {
-            (next.chunk, next.post) = stock.next_chunk(self.epoch, &self.settings, eager, now);
+            (next.chunk, next.post) = stock.next_chunk(self.epoch, &self.settings, &self.stretch, share, now);
         } else {
             if owns {
                 stock.token = Token::Idle;
@@ -347,15 +378,16 @@ impl<B: Batch> ProcessQueue<B> {
         stock.post_if_ready(&self.settings, now)
     }
 
-    /// Takes the token back from a handler that has had it for longer than [`TAKE_BACK`] while other messages wait.
-    /// Post the new one.
+    /// Takes the token back from a handler that has had it for longer than [`TAKE_BACK`] while other messages wait, or
+    /// lie in the same worker's hand. Post the new one.
     pub fn overdue(&self, now: Nanos) -> Option<Generation> {
         let mut stock = self.stock.lock();
         let Token::Taken { since } = stock.token else { return None };
-        if now.since(since) < TAKE_BACK || !stock.ready(&self.settings, now) {
+        if now.since(since) < TAKE_BACK || stock.runs.live() >= self.settings.running {
             return None;
         }
-        Some(stock.post())
+        stock.recall(&self.settings, &self.stretch, now);
+        stock.ready(&self.settings, now).then(|| stock.post())
     }
 
     /// Messages have waited long enough for company. Post the token if there is one.
@@ -371,6 +403,9 @@ impl<B: Batch> ProcessQueue<B> {
     pub fn expire(&self, now: Nanos) -> (u32, Option<Nanos>) {
         let mut gone = Vec::new();
         let mut stock = self.stock.lock();
+        if stock.runs.oldest().is_some_and(|since| now.since(since) > self.settings.timeout) {
+            stock.recall(&self.settings, &self.stretch, now);
+        }
         let mut expired = 0;
         while let Some(part) = stock.runs.expire(now, self.settings.timeout) {
             for at in part.from..part.to {
@@ -392,7 +427,10 @@ impl<B: Batch> ProcessQueue<B> {
         let mut stock = self.stock.lock();
         stock.phase = stock.phase.max(if drain { Phase::Draining } else { Phase::Stopping });
         stock.parked = false;
-        let dropped = if stock.phase == Phase::Draining { None } else { Some(stock.drop_cached()) };
+        let dropped = (stock.phase > Phase::Draining).then(|| {
+            stock.recall(&self.settings, &self.stretch, Nanos::default());
+            stock.drop_cached()
+        });
         let count = stock.tally.dropped;
         drop(stock);
         drop(dropped);
@@ -409,6 +447,7 @@ impl<B: Batch> ProcessQueue<B> {
     pub fn close(&self) -> (QueueOffset, u64) {
         let mut stock = self.stock.lock();
         stock.phase = Phase::Closed;
+        stock.recall(&self.settings, &self.stretch, Nanos::default());
         let unfinished = stock.messages.saturating_sub(stock.takeable).saturating_sub(stock.tally.dropped);
         let cached = stock.drop_cached();
         let failed = std::mem::take(&mut stock.failed);

@@ -24,6 +24,8 @@ impl Batch for Fetched {
 type Queue = ProcessQueue<Fetched>;
 
 const NOW: Nanos = Nanos(1_000_000_000);
+/// One call, and the worker goes on itself.
+const ALONE: Share = Share::Keep { calls: 1 };
 
 fn queue(batch: u32) -> Queue {
     ProcessQueue::new(Epoch(1), QueueOffset(0), Settings { batch, ..Settings::default() })
@@ -41,7 +43,7 @@ fn put(queue: &Queue, offsets: impl IntoIterator<Item = i64>) -> Put {
 
 /// Takes one chunk with the token of `post` and shares the token at once.
 fn take(queue: &Queue, post: Option<Generation>) -> (Chunk<Fetched>, Option<Generation>) {
-    let next = queue.take(post.unwrap(), true, NOW);
+    let next = queue.take(post.unwrap(), Share::Rest, NOW);
     (next.chunk.unwrap(), next.post)
 }
 
@@ -57,11 +59,11 @@ fn take_all(queue: &Queue, mut post: Option<Generation>) -> Vec<Chunk<Fetched>> 
 }
 
 fn done(queue: &Queue, chunk: Chunk<Fetched>) -> Next<Fetched> {
-    queue.finish(chunk, Verdicts::DONE, false, true, NOW)
+    queue.finish(chunk, Verdicts::DONE, false, Share::Rest, NOW)
 }
 
 fn fail(queue: &Queue, chunk: Chunk<Fetched>, outcome: Outcome) -> Vec<Failed<Fetched>> {
-    let next = queue.finish(chunk, Verdicts { marks: None, rest: outcome }, false, true, NOW);
+    let next = queue.finish(chunk, Verdicts { marks: None, rest: outcome }, false, Share::Rest, NOW);
     assert!(next.ring, "the loop is told");
     queue.news(NOW).failed
 }
@@ -176,11 +178,11 @@ fn d5_with_a_wait_chunks_gather_over_fetches_and_short_ones_wait() {
     let (chunk, _) = take(&queue, Some(Generation(1)));
     assert_eq!((offsets(&chunk), chunk.at(3).map(|(part, at)| part.batch.0[at].0)), (vec![0, 1, 2, 3], Some(3)));
     assert!(put(&queue, 4..6).post.is_none());
-    let next = queue.finish(chunk, Verdicts::DONE, true, false, NOW);
+    let next = queue.finish(chunk, Verdicts::DONE, true, ALONE, NOW);
     assert!(next.chunk.is_none() && next.ring);
     assert_eq!(queue.news(NOW).gather_until, None, "it was armed by the put before");
     let later = NOW + wait;
-    assert_eq!(offsets(&queue.take(queue.gathered(later).unwrap(), false, later).chunk.unwrap()), [4, 5]);
+    assert_eq!(offsets(&queue.take(queue.gathered(later).unwrap(), ALONE, later).chunk.unwrap()), [4, 5]);
 }
 
 #[test]
@@ -232,7 +234,7 @@ fn b121_c040_the_acknowledged_part_is_done_and_the_rest_goes_back() {
         for place in 0..through.map_or(0, |through: u32| through + 1) {
             marks.set(place, Mark::Outcome(Outcome::Done));
         }
-        queue.finish(chunk, Verdicts { marks: Some(&marks), rest }, false, false, NOW);
+        queue.finish(chunk, Verdicts { marks: Some(&marks), rest }, false, ALONE, NOW);
         let failed = queue.news(NOW).failed;
         assert_eq!(failed.iter().map(|failed| failed.offset.0).collect::<Vec<_>>(), (want..16).collect::<Vec<_>>());
         assert_eq!((commit(&queue), queue.held().messages), (want, 16 - want as u64), "all are held until handed on");
@@ -253,7 +255,7 @@ fn b124_each_failed_message_carries_what_was_said_about_it() {
     marks.reason(0, "unreadable".into());
     marks.set(1, Mark::Outcome(level));
     marks.set(3, Mark::Outcome(Outcome::Done));
-    queue.finish(chunk, Verdicts { marks: Some(&marks), rest: Outcome::Retry }, false, false, NOW);
+    queue.finish(chunk, Verdicts { marks: Some(&marks), rest: Outcome::Retry }, false, ALONE, NOW);
     let failed = queue.news(NOW).failed;
     let facts: Vec<_> = failed.iter().map(|f| (f.offset.0, f.outcome, f.reason.as_deref(), f.stuck)).collect();
     let dead = (0, Outcome::DeadLetter, Some("unreadable"), false);
@@ -318,7 +320,7 @@ fn d12_a_stop_finishes_what_runs_and_drops_what_is_cached() {
     let queue = queue(2);
     let (chunk, post) = take(&queue, put(&queue, 0..6).post);
     assert_eq!((queue.stop(false), queue.ended()), (4, false));
-    assert!(queue.take(post.unwrap(), true, NOW).chunk.is_none());
+    assert!(queue.take(post.unwrap(), Share::Rest, NOW).chunk.is_none());
     assert!(done(&queue, chunk).ring && queue.news(NOW).ended);
     assert_eq!((queue.close(), queue.tally().finished), ((QueueOffset(2), 0), 2));
 }
@@ -342,29 +344,85 @@ fn d12_a_draining_stop_delivers_what_is_cached() {
 fn c083_c037_a_token_in_a_blocked_hand_is_taken_back() {
     let queue = queue(1);
     let post = put(&queue, 0..3).post.unwrap();
-    let held = queue.take(post, false, NOW).chunk.unwrap();
+    let held = queue.take(post, ALONE, NOW).chunk.unwrap();
     assert_eq!((queue.overdue(NOW), put(&queue, 3..4).post), (None, None), "it goes on itself");
     let post = queue.overdue(NOW + TAKE_BACK).unwrap();
     assert_eq!(queue.overdue(NOW + TAKE_BACK), None, "once");
-    let other = queue.take(post, false, NOW + TAKE_BACK).chunk.unwrap();
-    let back = queue.finish(held, Verdicts::DONE, true, false, NOW + TAKE_BACK);
+    let other = queue.take(post, ALONE, NOW + TAKE_BACK).chunk.unwrap();
+    let back = queue.finish(held, Verdicts::DONE, true, ALONE, NOW + TAKE_BACK);
     assert!(back.chunk.is_none() && back.was_taken_back && back.post.is_none(), "the token is another's");
-    let next = queue.finish(other, Verdicts::DONE, true, false, NOW);
+    let next = queue.finish(other, Verdicts::DONE, true, ALONE, NOW);
     assert_eq!(offsets(&next.chunk.unwrap()), [2]);
     assert_eq!(commit(&queue), 2);
+}
+
+/// One call's message of a stretch of `calls` is begun for each time this is called.
+fn stretch(queue: &Queue, calls: u32, post: Option<Generation>) -> Chunk<Fetched> {
+    let chunk = queue.take(post.unwrap(), Share::Keep { calls }, NOW).chunk.unwrap();
+    assert!(chunk.is_stretch());
+    chunk
+}
+
+#[test]
+fn c083_of_several_calls_taken_at_once_those_not_begun_are_taken_back() {
+    let queue = queue(2);
+    let mut held = stretch(&queue, 4, put(&queue, 0..9).post);
+    assert_eq!(offsets(&held), [0, 1, 2, 3, 4, 5, 6, 7]);
+    assert!(queue.begin(&mut held, 1), "0 and 1 are handled, 2 and 3 are begun and block");
+    assert_eq!(queue.overdue(NOW), None);
+    let post = queue.overdue(NOW + TAKE_BACK);
+    assert!(!queue.begin(&mut held, 2));
+    assert_eq!(offsets(&held), [0, 1, 2, 3]);
+    let rest: Vec<_> = take_all(&queue, post).into_iter().map(|chunk| (offsets(&chunk), done(&queue, chunk))).collect();
+    assert_eq!(rest.iter().map(|(offsets, _)| offsets.clone()).collect::<Vec<_>>(), [vec![4, 5], vec![6, 7], vec![8]]);
+    assert_eq!(commit(&queue), 0);
+    let back = queue.finish(held, Verdicts::DONE, true, ALONE, NOW);
+    assert!(back.was_taken_back && back.chunk.is_none());
+    assert_eq!((commit(&queue), queue.held(), queue.tally().finished), (9, Held::default(), 9));
+}
+
+#[test]
+fn a_stretch_has_no_second_handler_under_a_running_limit_of_one() {
+    let settings = Settings { running: 1, ..Settings::default() };
+    let queue: Queue = ProcessQueue::new(Epoch(1), QueueOffset(0), settings);
+    let mut held = stretch(&queue, 9, put(&queue, 0..3).post);
+    assert_eq!(queue.overdue(NOW + TAKE_BACK), None);
+    assert!(queue.begin(&mut held, 1) && queue.begin(&mut held, 2));
+    assert!(queue.finish(held, Verdicts::DONE, true, ALONE, NOW).chunk.is_none());
+    assert_eq!(commit(&queue), 3);
+}
+
+#[test]
+fn what_a_stretch_has_not_begun_is_dropped_by_a_stop_and_not_stuck_after_the_timeout() {
+    let queue = queue(1);
+    let mut held = stretch(&queue, 9, put(&queue, 0..3).post);
+    assert_eq!(queue.stop(false), 2, "of three one is begun");
+    assert!(!queue.begin(&mut held, 1) && !queue.ended());
+    queue.finish(held, Verdicts::DONE, true, ALONE, NOW);
+    assert_eq!((queue.ended(), commit(&queue)), (true, 1));
+
+    let queue = self::queue(1);
+    let mut held = stretch(&queue, 9, put(&queue, 0..3).post);
+    let late = NOW + queue.settings().timeout + Duration::from_nanos(1);
+    assert_eq!(queue.expire(late).0, 1);
+    let failed = queue.news(late).failed;
+    assert_eq!((failed.len(), failed[0].offset, failed[0].stuck), (1, QueueOffset(0), true));
+    assert!(!queue.begin(&mut held, 1));
+    let next = queue.finish(held, Verdicts::DONE, true, Share::Keep { calls: 9 }, late);
+    assert_eq!((offsets(&next.chunk.unwrap()), queue.tally().late), (vec![1, 2], 1));
 }
 
 #[test]
 fn a_running_limit_of_one_keeps_the_order_of_a_queue() {
     let settings = Settings { running: 1, ..Settings::default() };
     let queue: Queue = ProcessQueue::new(Epoch(1), QueueOffset(0), settings);
-    let first = queue.take(put(&queue, 0..3).post.unwrap(), true, NOW);
+    let first = queue.take(put(&queue, 0..3).post.unwrap(), Share::Rest, NOW);
     assert_eq!((first.post, queue.overdue(NOW + TAKE_BACK)), (None, None), "no second handler");
-    let mut next = queue.finish(first.chunk.unwrap(), Verdicts::DONE, true, true, NOW);
+    let mut next = queue.finish(first.chunk.unwrap(), Verdicts::DONE, true, Share::Rest, NOW);
     for want in 1..3 {
         let chunk = next.chunk.unwrap();
         assert_eq!((offsets(&chunk), next.post), (vec![want], None));
-        next = queue.finish(chunk, Verdicts::DONE, true, true, NOW);
+        next = queue.finish(chunk, Verdicts::DONE, true, Share::Rest, NOW);
     }
     assert!(next.chunk.is_none());
 }
@@ -376,7 +434,7 @@ fn detached_messages_finish_on_their_own_and_later_than_their_batch() {
     marks.reset(3);
     marks.set(1, Mark::Detached);
     let part = chunk.first.clone();
-    queue.finish(chunk, Verdicts { marks: Some(&marks), rest: Outcome::Done }, false, false, NOW);
+    queue.finish(chunk, Verdicts { marks: Some(&marks), rest: Outcome::Done }, false, ALONE, NOW);
     assert_eq!((commit(&queue), queue.held().messages), (1, 1));
     queue.finish_detached(&part, 1, Outcome::Done, None, NOW);
     queue.finish_detached(&part, 1, Outcome::Retry, None, NOW);
@@ -394,13 +452,21 @@ impl XorShift {
     }
 }
 
+fn share(rng: &mut XorShift) -> Share {
+    match rng.below(4) {
+        0 | 1 => Share::Rest,
+        calls => Share::Keep { calls: calls as u32 * 3 },
+    }
+}
+
 /// One run of the model: what was put and not finished, and how much of it.
 #[derive(Default)]
 struct Model {
     open: BTreeMap<i64, u64>,
     ever: i64,
     next: i64,
-    in_hand: Vec<Chunk<Fetched>>,
+    /// With the calls that have begun.
+    in_hand: Vec<(Chunk<Fetched>, u32)>,
     failed: Vec<Failed<Fetched>>,
     tokens: Vec<Generation>,
     delivered: BTreeMap<i64, u32>,
@@ -458,11 +524,11 @@ impl Model {
     }
 
     fn step(&mut self, rng: &mut XorShift, queue: &Queue) {
-        match rng.below(8) {
+        match rng.below(9) {
             0 | 1 => self.put(rng, queue),
             2 | 3 => {
                 if let Some(token) = self.tokens.pop() {
-                    let next = queue.take(token, rng.below(2) == 0, NOW);
+                    let next = queue.take(token, share(rng), NOW);
                     self.took(next);
                 }
             }
@@ -484,6 +550,12 @@ impl Model {
                     }
                 }
             }
+            7 => {
+                let at = rng.below(self.in_hand.len().max(1));
+                if let Some((chunk, run)) = self.in_hand.get_mut(at) {
+                    Self::begin(queue, chunk, run);
+                }
+            }
             _ => self.tokens.extend(queue.overdue(NOW + TAKE_BACK)),
         }
     }
@@ -494,11 +566,19 @@ impl Model {
             for offset in offsets(&chunk) {
                 *self.delivered.entry(offset).or_default() += 1;
             }
-            self.in_hand.push(chunk);
+            self.in_hand.push((chunk, 1));
         }
     }
 
-    fn finish(&mut self, rng: &mut XorShift, queue: &Queue, chunk: Chunk<Fetched>) {
+    /// The worker's next call of a stretch. False if there is none.
+    fn begin(queue: &Queue, chunk: &mut Chunk<Fetched>, run: &mut u32) -> bool {
+        let may = *run * queue.settings().batch < chunk.len() && queue.begin(chunk, *run);
+        *run += u32::from(may);
+        may
+    }
+
+    fn finish(&mut self, rng: &mut XorShift, queue: &Queue, (mut chunk, mut run): (Chunk<Fetched>, u32)) {
+        while Self::begin(queue, &mut chunk, &mut run) {}
         let mut marks = Marks::default();
         marks.reset(chunk.len() as usize);
         let all_done = rng.below(3) > 0;
@@ -509,7 +589,7 @@ impl Model {
             }
         }
         let verdicts = Verdicts { marks: Some(&marks), rest: if all_done { Outcome::Done } else { Outcome::Retry } };
-        let next = queue.finish(chunk, verdicts, rng.below(2) == 0, rng.below(2) == 0, NOW);
+        let next = queue.finish(chunk, verdicts, rng.below(2) == 0, share(rng), NOW);
         self.took(next);
     }
 
@@ -552,7 +632,7 @@ fn b104_b109_random_interleavings_keep_counts_and_commit_point() {
             if let Some(chunk) = model.in_hand.pop() {
                 model.finish(&mut rng, &queue, chunk);
             } else if let Some(token) = model.tokens.pop() {
-                model.took(queue.take(token, true, NOW));
+                model.took(queue.take(token, Share::Rest, NOW));
             } else {
                 model.tokens.extend(queue.overdue(NOW + TAKE_BACK));
             }

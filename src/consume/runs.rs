@@ -75,6 +75,18 @@ impl<B: Batch> Runs<B> {
         }
     }
 
+    /// Takes all but the first `begun` messages out of the run. `None` if there are no others or the run has ended.
+    pub fn recall(&mut self, key: RunKey, begun: u32) -> Option<Part<B>> {
+        if !self.holds(key) {
+            return None;
+        }
+        let run = self.slots.get_mut(key.at as usize)?.run.as_mut()?;
+        let head = run.part.cut(begun)?;
+        let rest = std::mem::replace(&mut run.part, head);
+        run.left = run.left.saturating_sub(rest.len());
+        Some(rest)
+    }
+
     /// When the oldest run started. Looks at all of them: for timers, not for the path of a message.
     pub fn oldest(&self) -> Option<Nanos> {
         self.slots.iter().filter_map(|entry| Some(entry.run.as_ref()?.since)).min()

@@ -4,12 +4,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use super::chunk::{Batch, Chunk, Epoch, Failed, Generation, Part, Verdicts};
+use super::chunk::{Batch, Chunk, Epoch, Failed, Generation, Part, RunKey, Verdicts};
 use super::flow::Held;
 use super::listener::{Mark, Outcome};
-use super::queue::{Settings, Tally};
+use super::queue::{Share, Settings, Tally};
 use super::ring::{Ring, Slot};
 use super::runs::Runs;
+use super::stretch::{Stretch, StretchKey};
 use crate::model::QueueOffset;
 use crate::work::clock::Nanos;
 
@@ -56,6 +57,8 @@ pub(super) struct Stock<B> {
     pub(super) bytes: u64,
     pub(super) token: Token,
     pub(super) generation: u32,
+    /// The stretch that was opened last, until it is recalled or finished.
+    pub(super) stretched: Option<(StretchKey, RunKey)>,
     /// The loop wants to fetch as soon as there is room.
     pub(super) parked: bool,
     /// The bell was rung and the loop has not asked yet.
@@ -116,6 +119,7 @@ impl<B: Batch> Stock<B> {
             bytes: 0,
             token: Token::Idle,
             generation: 0,
+            stretched: None,
             parked: false,
             rung: false,
             announced: false,
@@ -221,19 +225,24 @@ impl<B: Batch> Stock<B> {
             && !self.ready(settings, now)
     }
 
-    /// Takes the next chunk, and the token with it unless more is ready and the caller is `eager` to share it.
+    /// Takes the next chunk, and the token with it unless more is ready and is to be shared.
     pub(super) fn next_chunk(
         &mut self,
         epoch: Epoch,
         settings: &Settings,
-        eager: bool,
+        stretch: &Stretch,
+        share: Share,
         now: Nanos,
     ) -> (Option<Chunk<B>>, Option<Generation>) {
         if !self.ready(settings, now) {
             self.token = Token::Idle;
             return (None, None);
         }
-        let Some(first) = self.take_part(settings.batch, now) else {
+        let calls = match share {
+            Share::Keep { calls } if settings.wait.is_zero() => calls.max(1),
+            Share::Keep { .. } | Share::Rest => 1,
+        };
+        let Some(first) = self.take_part(settings.batch.saturating_mul(calls), now) else {
             self.token = Token::Idle;
             return (None, None);
         };
@@ -246,9 +255,26 @@ impl<B: Batch> Stock<B> {
         }
         self.token = Token::Taken { since: now };
         let own = Some(Generation(self.generation));
-        let post = (eager && self.ready(settings, now)).then(|| self.post());
+        let post = (share == Share::Rest && self.ready(settings, now)).then(|| self.post());
         let token = if post.is_some() { None } else { own };
-        (Some(Chunk { epoch, first, more, token }), post)
+        let stretch = (calls > 1 && first.len() > settings.batch).then(|| stretch.open());
+        self.stretched = stretch.map(|key| (key, first.run));
+        (Some(Chunk { epoch, first, more, token, stretch }), post)
+    }
+
+    /// Takes back what the worker of the last stretch has not begun; it waits again, in its old place.
+    pub(super) fn recall(&mut self, settings: &Settings, stretch: &Stretch, now: Nanos) {
+        let Some((key, run)) = self.stretched.take() else { return };
+        let Some(begun) = stretch.recall(key) else { return };
+        let Some(rest) = self.runs.recall(run, begun.saturating_mul(settings.batch)) else { return };
+        if rest.dense {
+            self.ring.turn_run(rest.first, rest.len(), Slot::Taken, Slot::Waiting);
+        } else {
+            for at in rest.from..rest.to {
+                self.ring.turn(rest.offset(at), Slot::Taken, Slot::Waiting);
+            }
+        }
+        self.wait(rest, now);
     }
 
     pub(super) fn take_part(&mut self, most: u32, now: Nanos) -> Option<Part<B>> {

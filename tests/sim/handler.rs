@@ -58,7 +58,7 @@ impl Listen<Pulled> for Handler {
 
     fn handle(&self, hand: Hand<'_, Pulled>, _local: &mut dyn Any) -> Outcome {
         let world = world();
-        let messages: Vec<Delivered> = (0..hand.chunk.len()).filter_map(|place| delivered(&hand, place)).collect();
+        let messages: Vec<Delivered> = hand.places().filter_map(|place| delivered(&hand, place)).collect();
         let (verdicts, block, panics) = {
             let mut world = world.borrow_mut();
             world.begin(self.who, &messages);
@@ -77,7 +77,7 @@ impl Listen<Pulled> for Handler {
             world.borrow_mut().depth -= 1;
         }
         let mut world = world.borrow_mut();
-        for ((place, what), verdict) in (0..).zip(&messages).zip(&verdicts) {
+        for ((place, what), verdict) in hand.places().zip(&messages).zip(&verdicts) {
             if panics {
                 world.end(self.who, what, Outcome::Retry);
                 continue;

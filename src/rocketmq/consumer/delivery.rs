@@ -37,7 +37,7 @@ pub(super) enum Body {
 /// handler does not mark has the outcome that the handler returns.
 pub struct Batch<'a> {
     hand: Hand<'a, Pulled>,
-    /// By place; empty if no body of the batch was compressed.
+    /// By place in this call; empty if no body of the batch was compressed.
     bodies: &'a [Body],
 }
 
@@ -49,7 +49,7 @@ impl<'a> Batch<'a> {
     /// How many messages.
     pub fn len(&self) -> usize {
         let hidden = self.bodies.iter().filter(|body| matches!(body, Body::Unreadable)).count();
-        (self.hand.chunk.len() as usize).saturating_sub(hidden)
+        self.hand.places().len().saturating_sub(hidden)
     }
 
     /// True if there is none, which a handler never sees.
@@ -70,7 +70,7 @@ impl<'a> Batch<'a> {
 
     /// The messages in the order of their offsets.
     pub fn iter(&self) -> Deliveries<'_> {
-        Deliveries { batch: self, place: 0 }
+        Deliveries { batch: self, place: self.hand.from }
     }
 
     /// The message at `index`, from 0.
@@ -92,7 +92,7 @@ impl<'a> Batch<'a> {
 
     fn at(&self, place: u32) -> Option<Delivery<'_>> {
         let (part, at) = self.hand.chunk.at(place)?;
-        let body = self.bodies.get(place as usize).unwrap_or(&Body::Plain);
+        let body = self.bodies.get(place.saturating_sub(self.hand.from) as usize).unwrap_or(&Body::Plain);
         let inflated = match body {
             Body::Plain => None,
             Body::Inflated(inflated) => Some(inflated),
@@ -135,7 +135,7 @@ impl<'b> Iterator for Deliveries<'b> {
     type Item = Delivery<'b>;
 
     fn next(&mut self) -> Option<Delivery<'b>> {
-        while self.place < self.batch.hand.chunk.len() {
+        while self.place < self.batch.hand.to {
             let place = self.place;
             self.place = place.saturating_add(1);
             if let Some(delivery) = self.batch.at(place) {

@@ -96,15 +96,15 @@ impl Handler {
     /// if nothing is compressed.
     fn bodies(&self, hand: Hand<'_, Pulled>) -> Vec<Body> {
         let records = || {
-            hand.chunk.parts().flat_map(|part| {
-                let records = part.batch.records.get(part.from as usize..part.to as usize).unwrap_or_default();
-                records.iter().map(move |record| (&part.batch, record))
+            hand.places().filter_map(|place| {
+                let (part, at) = hand.chunk.at(place)?;
+                Some((place, &part.batch, part.batch.records.get(at)?))
             })
         };
-        if !records().any(|(_, record)| record.is_compressed()) {
+        if !records().any(|(_, _, record)| record.is_compressed()) {
             return Vec::new();
         }
-        let body = |(place, (pulled, record)): (u32, (&Arc<Pulled>, &Record))| {
+        let body = |(place, pulled, record): (u32, &Arc<Pulled>, &Record)| {
             if !record.is_compressed() {
                 return Body::Plain;
             }
@@ -120,7 +120,7 @@ impl Handler {
                 }
             }
         };
-        (0..).zip(records()).map(body).collect()
+        records().map(body).collect()
     }
 }
 

@@ -8,6 +8,7 @@
 //!
 //! Lock: process queue (rank 2). No batch is dropped under it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -24,6 +25,8 @@ use crate::work::ranks::{Rank, Ranked};
 
 /// A token in a blocked handler's hand is taken back after this long, so that the claim's other messages go on.
 pub const TAKE_BACK: Duration = Duration::from_millis(5);
+/// What has waited for so long may wait for longer: its memory is looked at (design D21).
+pub const SETTLED: Duration = Duration::from_secs(1);
 /// Delay level of a message that is sent back because its handler does not return (Java's `cleanExpireMsg`).
 const STUCK_LEVEL: i32 = 3;
 
@@ -395,6 +398,31 @@ impl<B: Batch> ProcessQueue<B> {
         let mut stock = self.stock.lock();
         stock.gathering = false;
         stock.post_if_ready(&self.settings, now)
+    }
+
+    /// Replaces batches that keep much more memory alive than what waits of them needs: of those that have waited for
+    /// [`SETTLED`] and that nothing else holds, `excerpt` makes smaller ones, of the messages at these places. It gives
+    /// `None` if that is not worth it. Returns how many were replaced.
+    ///
+    /// Thread: the loop.
+    pub fn thin(&self, now: Nanos, excerpt: impl Fn(&B, Range<u32>) -> Option<B>) -> usize {
+        let old = self.stock.lock().settled(now);
+        let new: Vec<_> = old
+            .into_iter()
+            .filter_map(|part| {
+                let batch = excerpt(&part.batch, part.from..part.to)?;
+                Some((part, Arc::new(batch)))
+            })
+            .collect();
+        if new.is_empty() {
+            return 0;
+        }
+        let mut stock = self.stock.lock();
+        let replaced = new.iter().filter(|(part, batch)| stock.replace(part, batch)).count();
+        drop(stock);
+        // The last holds on the old batches end here, after the lock.
+        drop(new);
+        replaced
     }
 
     /// Gives up for stuck what has been in a handler's hand for longer than the consume time-out: it is in

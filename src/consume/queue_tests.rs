@@ -413,6 +413,28 @@ fn what_a_stretch_has_not_begun_is_dropped_by_a_stop_and_not_stuck_after_the_tim
 }
 
 #[test]
+fn d21_batches_that_little_waits_of_are_replaced_once_they_have_waited() {
+    let queue = queue(30);
+    let (batch, later) = (fetched(0..32), NOW + SETTLED);
+    let post = queue.put(&batch, QueueOffset(32), NOW).post;
+    let excerpt = |batch: &Fetched, places: Range<u32>| {
+        (places.len() < 8).then(|| Fetched(batch.0[places.start as usize..places.end as usize].to_vec()))
+    };
+    let (held, post) = take(&queue, post);
+    assert_eq!(queue.thin(later, excerpt), 0, "a handler holds the others");
+    done(&queue, held);
+    assert_eq!(queue.thin(later, excerpt), 0, "so does somebody else");
+    let gone = Arc::downgrade(&batch);
+    drop(batch);
+    assert_eq!((queue.thin(NOW, excerpt), queue.thin(later, excerpt)), (0, 1), "not before a second");
+    assert!(gone.upgrade().is_none());
+    let (rest, _) = take(&queue, post);
+    assert_eq!((offsets(&rest), rest.first.batch.0.len()), (vec![30, 31], 2));
+    done(&queue, rest);
+    assert_eq!((commit(&queue), queue.held()), (32, Held::default()));
+}
+
+#[test]
 fn a_running_limit_of_one_keeps_the_order_of_a_queue() {
     let settings = Settings { running: 1, ..Settings::default() };
     let queue: Queue = ProcessQueue::new(Epoch(1), QueueOffset(0), settings);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::chunk::{Batch, Chunk, Epoch, Failed, Generation, Part, RunKey, Verdicts};
 use super::flow::Held;
 use super::listener::{Mark, Outcome};
-use super::queue::{Share, Settings, Tally};
+use super::queue::{SETTLED, Settings, Share, Tally};
 use super::ring::{Ring, Slot};
 use super::runs::Runs;
 use super::stretch::{Stretch, StretchKey};
@@ -194,6 +194,23 @@ impl<B: Batch> Stock<B> {
                 || self.phase == Phase::Draining
                 || self.takeable >= u64::from(settings.batch)
                 || self.waiting.front().is_none_or(|front| now.since(front.since) >= settings.wait))
+    }
+
+    /// What has waited for long and is all that is left of its batch.
+    pub(super) fn settled(&self, now: Nanos) -> Vec<Part<B>> {
+        let waiting = self.waiting.iter().filter(|waiting| now.since(waiting.since) >= SETTLED).map(|waiting| &waiting.part);
+        waiting.chain(&self.again).filter(|part| Arc::strong_count(&part.batch) == 1).cloned().collect()
+    }
+
+    /// Lets what waits of `part` wait in `batch`, which has the same messages from place 0. False if it waits no more.
+    pub(super) fn replace(&mut self, part: &Part<B>, batch: &Arc<B>) -> bool {
+        let same = |other: &&mut Part<B>| {
+            Arc::ptr_eq(&other.batch, &part.batch) && (other.from, other.to) == (part.from, part.to)
+        };
+        let waiting = self.waiting.iter_mut().map(|waiting| &mut waiting.part);
+        let Some(found) = waiting.chain(&mut self.again).find(same) else { return false };
+        (found.batch, found.from, found.to) = (batch.clone(), 0, part.len());
+        true
     }
 
     pub(super) fn post(&mut self) -> Generation {

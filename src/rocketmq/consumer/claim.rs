@@ -16,7 +16,7 @@ use super::revoke::Giving;
 use crate::consume::chunk::Epoch;
 use crate::consume::claim::{Bell, Claim as Work};
 use crate::consume::progress::Progress;
-use crate::consume::queue::ProcessQueue;
+use crate::consume::queue::{ProcessQueue, SETTLED};
 use crate::model::{Queue, QueueOffset, StartFrom, names};
 use crate::net::{Handle, Out};
 use crate::rocketmq::core::{Alarm, Command, Core, Purpose, Timer};
@@ -77,6 +77,8 @@ pub(in crate::rocketmq) struct Active {
     pub paused: bool,
     /// When stuck handlers are looked for next.
     pub expire: Nanos,
+    /// When memory of messages that wait is looked at next.
+    pub thin: Nanos,
     /// How often it was looked at since messages came last.
     pub looks: u32,
 }
@@ -335,6 +337,7 @@ impl Core {
             damaged: Damaged::No,
             paused: false,
             expire: now,
+            thin: now + SETTLED,
             looks: 0,
         };
         claim.stage = Stage::Active(active);

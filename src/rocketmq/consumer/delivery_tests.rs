@@ -276,3 +276,22 @@ fn d9_bodies_are_inflated_and_what_does_not_inflate_is_a_dead_letter() {
     );
     assert_eq!(claim.queue().news(Nanos(1)).failed.len(), 1);
 }
+
+#[test]
+fn d21_what_waits_alone_of_a_large_frame_is_copied_out_and_charged() {
+    let budget = Budget::new(1 << 20);
+    let stored: Vec<_> = (0..32).map(|number| Stored("t", vec![number; 1024], vec![("mine", "x")], 0)).collect();
+    let whole = pulled("t", false, &stored);
+    assert!(whole.excerpt(0..8, &budget).is_none(), "a quarter");
+    assert!(whole.excerpt(31..33, &budget).is_none(), "no such place");
+    let few = whole.excerpt(30..32, &budget).unwrap();
+    assert!(few.frame.held_bytes() < 3000 && budget.used() == few.frame.held_bytes() as u64);
+    for (kept, was) in few.records.iter().zip(&whole.records[30..]) {
+        assert_eq!(kept.bytes(few.frame.bytes()), was.bytes(whole.frame.bytes()));
+        assert_eq!((kept.queue_offset, kept.physical_offset), (was.queue_offset, was.physical_offset));
+        assert_eq!(kept.properties(few.frame.bytes()).find("mine"), Some("x"));
+    }
+    drop(few);
+    assert_eq!(budget.used(), 0);
+    assert!(pulled("t", false, &stored[..8]).excerpt(0..1, &budget).is_none(), "little to win");
+}

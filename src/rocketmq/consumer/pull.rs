@@ -15,6 +15,7 @@ use super::group::ConsumerId;
 use super::settings::PullSettings;
 use crate::consume::chunk::Epoch;
 use crate::consume::flow::{Full, within_budget};
+use crate::consume::queue::SETTLED;
 use crate::model::QueueOffset;
 use crate::net::Out;
 use crate::rocketmq::core::{Core, Purpose, Timer};
@@ -473,6 +474,11 @@ impl Core {
         work.overdue(now);
         work.stir();
         active.looks = active.looks.saturating_add(1);
+        if active.thin <= now {
+            active.thin = now + SETTLED;
+            let budget = &self.context.budget;
+            work.queue().thin(now, |pulled, places| pulled.excerpt(places, budget));
+        }
         if active.expire <= now {
             let (stuck, next) = work.queue().expire(now);
             active.expire = next.map_or(now + work.queue().settings().timeout / 4, |next| next.max(now));

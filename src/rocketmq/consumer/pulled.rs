@@ -1,14 +1,16 @@
 //! What one pull brought: a frame and the index of its messages. Made by the pull, shared by everything that holds one
 //! of the messages, gone with the last of them.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
 use crate::consume::chunk::Batch;
 use crate::model::{Queue, QueueOffset};
-use crate::wire::frame::Frame;
+use crate::wire::frame::{Frame, FrameOwner};
 use crate::wire::remoting::record::Record;
+use crate::work::budget::{Budget, Charge};
 
 /// The messages of one pull answer that passed the subscription, in the order of their offsets.
 #[derive(Debug)]
@@ -33,6 +35,48 @@ impl Pulled {
         let none = QueueOffset(0);
         let frame = Frame::from(Vec::new());
         Self { queue, own_retry: false, frame, records: Records::default(), min: none, max: none }
+    }
+}
+
+/// Less than this is not worth a copy.
+const THIN_BYTES: usize = 16 << 10;
+
+impl Pulled {
+    /// A copy of the messages at `places` alone, charged to `budget`. `None` if they need a quarter or more of what they
+    /// keep alive, or that is little.
+    pub fn excerpt(&self, places: Range<u32>, budget: &Budget) -> Option<Self> {
+        let (frame, held) = (self.frame.bytes(), self.frame.held_bytes());
+        let mut records = self.records.get(places.start as usize..places.end as usize)?.to_vec();
+        let needed: usize = records.iter().map(|record| record.len as usize).sum();
+        if held < THIN_BYTES || needed.saturating_mul(4) >= held {
+            return None;
+        }
+        let mut bytes = Vec::with_capacity(needed);
+        for record in &mut records {
+            let at = u32::try_from(bytes.len()).ok()?;
+            bytes.extend_from_slice(record.bytes(frame));
+            record.at = at;
+        }
+        let owner = Excerpt { _charge: budget.charge(bytes.capacity() as u64), bytes };
+        let frame = Frame::new(Arc::new(owner), 0..needed);
+        let (queue, records) = (self.queue.clone(), records.into());
+        Some(Self { queue, own_retry: self.own_retry, frame, records, min: self.min, max: self.max })
+    }
+}
+
+/// The bytes of an excerpt, and their share of the client's memory budget.
+struct Excerpt {
+    bytes: Vec<u8>,
+    _charge: Charge,
+}
+
+impl FrameOwner for Excerpt {
+    fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    fn capacity(&self) -> usize {
+        self.bytes.capacity()
     }
 }
 

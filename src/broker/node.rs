@@ -25,6 +25,8 @@ use crate::work::serve::Lane;
 use crate::work::sync::locked;
 use crate::work::threads::{Thread, spawn};
 
+/// Memory that answers may take until slow peers have read them: more than a hundred of the largest pulls.
+const OUTPUT_TOTAL: u64 = 256 << 20;
 /// How long [`Broker`]'s drop waits for its threads.
 const DROP_WAIT: Duration = Duration::from_secs(5);
 
@@ -222,7 +224,7 @@ impl Builder {
             })?;
         }
         let lane = Lane::start().map_err(|error| io("starting threads", error))?;
-        let net = NetSettings { listeners, ..NetSettings::default() };
+        let net = NetSettings { listeners, output_total: OUTPUT_TOTAL, ..NetSettings::default() };
         let server = Server::new(dispatcher.clone(), mailbox.clone(), Some(lane.clone()), joins);
         let mut handle = None;
         let reactor = Reactor::new(net, self.clock.clone(), |given| {

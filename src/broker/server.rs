@@ -19,7 +19,7 @@ use super::names::command::{write_register, write_unregister};
 use super::names::join::{Join, Step};
 use super::reply::Reply;
 use super::session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket};
-use crate::net::{Change, Conn, FrameBuf, Handle, Out, Role};
+use crate::net::{Change, Conn, FrameBuf, Handle, Notice, Out, Role, Why};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::command::Command;
 use crate::work::clock::Nanos;
@@ -28,6 +28,9 @@ use crate::work::sync::locked;
 
 /// The listener of the broker in the reactor's settings; the name server's, if there is one, comes second.
 pub const BROKER_LISTENER: usize = 0;
+
+/// Of the loop's notices so many in a row are told once.
+const NOTICE_EVERY: u64 = 100;
 
 /// What other threads post to the loop.
 #[derive(Debug)]
@@ -142,6 +145,7 @@ pub struct Server {
     outbox: Outbox,
     armed: Nanos,
     opaque: i32,
+    notices: u64,
 }
 
 impl Server {
@@ -160,6 +164,7 @@ impl Server {
             outbox: Vec::new(),
             armed: Nanos::MAX,
             opaque: 0,
+            notices: 0,
         }
     }
 
@@ -192,7 +197,8 @@ impl Server {
 
     fn request(&mut self, conn: Conn, frame: &FrameBuf, out: &mut Out<Timer>) {
         let Ok(command) = Command::read(frame) else {
-            log::warn!(target: "windlass::broker", "frame cannot be read, connection closed: bytes={}", frame.len());
+            let (peer, bytes) = (self.peers.get(&conn).map(|peer| peer.session.peer), frame.len());
+            log::warn!(target: "windlass::broker", "frame cannot be read, connection closed: peer={peer:?} bytes={bytes}");
             out.close(conn);
             return;
         };
@@ -375,6 +381,11 @@ impl Role for Server {
                 }
                 self.register(at, now, out);
             }
+            Change::Closed { why: why @ (Why::InboundFull | Why::OutputFull | Why::WriteStalled) } => {
+                let peer = self.peers.get(&conn).map(|peer| peer.session.peer);
+                log::warn!(target: "windlass::broker", "peer given up: peer={peer:?} why={why:?}");
+                self.ended(conn, now, out);
+            }
             Change::Failed { .. } | Change::Closed { .. } => self.ended(conn, now, out),
         }
     }
@@ -406,6 +417,14 @@ impl Role for Server {
                 self.turn(out);
             }
             Timer::Join(at) => self.register(at, now, out),
+        }
+    }
+
+    /// A broker that accepts nobody must say why; it tries again ten times a second, so not every time.
+    fn notice(&mut self, notice: Notice, _now: Nanos, _out: &mut Out<Timer>) {
+        self.notices += 1;
+        if self.notices % NOTICE_EVERY == 1 {
+            log::error!(target: "windlass::broker", "loop: notice={notice:?} times={}", self.notices);
         }
     }
 

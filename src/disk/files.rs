@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 #[cfg(feature = "broker")]
@@ -23,18 +23,21 @@ pub struct Files {
     mapped: bool,
     /// The directory goes when this is dropped.
     temporary: bool,
+    /// Directories that were made here, kept open: a process that has run out of descriptors must still be able to sync
+    /// them, since a sync that fails is final for a store. A leaf lock.
+    dirs: Mutex<Vec<(String, Arc<File>)>>,
 }
 
 impl Files {
     /// The directory at `root`, made when the store is opened. Segments are mapped.
     pub fn new(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), mapped: true, temporary: false }
+        Self::at(root.into(), true, false)
     }
 
     /// As [`Files::new`], but segments are written by position before their bytes can be read. Slower; for file systems
     /// that copy on write.
     pub fn plain(root: impl Into<PathBuf>) -> Self {
-        Self { root: root.into(), mapped: false, temporary: false }
+        Self::at(root.into(), false, false)
     }
 
     /// A new directory under the system's temporary one, removed when this is dropped.
@@ -47,11 +50,19 @@ impl Files {
             let name = format!("windlass-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
             let root = std::env::temp_dir().join(name);
             match fs::create_dir(&root) {
-                Ok(()) => return Ok(Self { root, mapped: true, temporary: true }),
+                Ok(()) => return Ok(Self::at(root, true, true)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
             }
         }
+    }
+
+    fn at(root: PathBuf, mapped: bool, temporary: bool) -> Self {
+        Self { root, mapped, temporary, dirs: Mutex::new(Vec::new()) }
+    }
+
+    fn dirs(&self) -> MutexGuard<'_, Vec<(String, Arc<File>)>> {
+        self.dirs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -74,7 +85,17 @@ impl Disk for Files {
     }
 
     fn make_dir(&self, dir: &str) -> io::Result<()> {
-        fs::create_dir_all(self.path(dir))
+        let path = self.path(dir);
+        fs::create_dir_all(&path)?;
+        // Elsewhere a directory cannot be opened as a file.
+        #[cfg(unix)]
+        {
+            let open = Arc::new(File::open(&path)?);
+            let mut dirs = self.dirs();
+            dirs.retain(|(name, _)| name != dir);
+            dirs.push((dir.to_owned(), open));
+        }
+        Ok(())
     }
 
     fn list(&self, dir: &str) -> io::Result<Vec<Listed>> {
@@ -115,7 +136,11 @@ impl Disk for Files {
     }
 
     fn sync_dir(&self, dir: &str) -> io::Result<()> {
-        sync_directory(&self.path(dir))
+        let kept = self.dirs().iter().find(|(name, _)| name == dir).map(|(_, open)| Arc::clone(open));
+        match kept {
+            Some(open) => sync_open_directory(&open),
+            None => sync_directory(&self.path(dir)),
+        }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -235,6 +260,22 @@ fn sync_directory(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
+/// # Errors
+/// The system's; `NotFound` if somebody has removed the directory, which its open handle outlives.
+#[cfg(unix)]
+fn sync_open_directory(dir: &File) -> io::Result<()> {
+    use std::os::unix::fs::MetadataExt;
+    if dir.metadata()?.nlink() == 0 {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "the directory was removed"));
+    }
+    dir.sync_all()
+}
+
+#[cfg(not(unix))]
+fn sync_open_directory(_dir: &File) -> io::Result<()> {
+    Ok(())
+}
+
 /// Elsewhere a directory cannot be opened as a file; names are the file system's own affair there.
 #[cfg(not(unix))]
 fn sync_directory(_path: &Path) -> io::Result<()> {
@@ -299,6 +340,21 @@ mod tests {
             disk.open("seg").unwrap().read_at(1, &mut part).unwrap();
             assert_eq!(&part, b"ell");
         }
+    }
+
+    /// A sync that fails is final for a store, so none may fail for want of a descriptor: what is synced again and again
+    /// is open from the start. A directory that somebody removed is not a synced one.
+    #[cfg(unix)]
+    #[test]
+    fn a_directory_that_was_made_is_synced_by_its_own_handle_and_its_removal_is_an_error() {
+        let disk = Files::temporary().unwrap();
+        disk.make_dir("log").unwrap();
+        let aside = disk.root.join("aside");
+        fs::rename(disk.root.join("log"), &aside).unwrap();
+        disk.sync_dir("log").unwrap();
+        assert_eq!(disk.sync_dir("idx").unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::remove_dir(&aside).unwrap();
+        assert_eq!(disk.sync_dir("log").unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 
     #[test]

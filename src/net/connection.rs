@@ -54,6 +54,8 @@ pub(super) struct Connection {
     pub held: usize,
     /// When its unfinished frame began, in the order of all.
     pub begun: u64,
+    /// Memory of what waits to be written, as counted in the table's sum.
+    pub unwritten: usize,
 }
 
 /// What a read needs beside the connection.
@@ -72,7 +74,7 @@ pub(super) struct Reading<'a> {
 pub(super) enum ReadEnd {
     /// The socket is empty.
     Empty,
-    /// The share is used up, there may be more.
+    /// The share is used up, or the receiver of the frames wants a pause; there may be more.
     ShareUsed,
     /// The receiver of the frames wants no more.
     Stopped,
@@ -96,6 +98,7 @@ impl Connection {
             check: Nanos::MAX,
             held: 0,
             begun: 0,
+            unwritten: 0,
         }
     }
 
@@ -103,6 +106,15 @@ impl Connection {
     pub fn read(&mut self, with: Reading<'_>, each: &mut impl FnMut(FrameBuf) -> Flow) -> ReadEnd {
         let Reading { stage, cutter, pool, counters, share, now } = with;
         let mut taken = 0;
+        let kept = self.inbound.take_kept();
+        if !kept.is_empty() {
+            match self.inbound.take_in(kept.len(), &kept, cutter, pool, each) {
+                Ok(Flow::Go) => {}
+                Ok(Flow::Pause) => return ReadEnd::ShareUsed,
+                Ok(Flow::Stop) => return ReadEnd::Stopped,
+                Err(error) => return ReadEnd::Over(Why::Wire(error)),
+            }
+        }
         while taken < share {
             counters.reads.bump();
             let (read, offered) = read_once(&mut self.stream, &mut self.inbound, stage, share - taken);
@@ -120,6 +132,7 @@ impl Connection {
             self.active = now;
             match self.inbound.take_in(n, stage, cutter, pool, each) {
                 Ok(Flow::Go) => {}
+                Ok(Flow::Pause) => return ReadEnd::ShareUsed,
                 Ok(Flow::Stop) => return ReadEnd::Stopped,
                 Err(error) => return ReadEnd::Over(Why::Wire(error)),
             }

@@ -56,6 +56,8 @@ pub(super) struct Connections {
     starved: Vec<Conn>,
     /// Memory of all unfinished frames.
     held: u64,
+    /// Memory of all that waits to be written.
+    unwritten: u64,
     begun: u64,
     checks: Deadlines<Check>,
     /// For the reactor to take: what the role is to hear.
@@ -112,6 +114,7 @@ impl Connections {
             dirty: Vec::new(),
             starved: Vec::new(),
             held: 0,
+            unwritten: 0,
             begun: 0,
             checks: Deadlines::new(),
             heard: VecDeque::new(),
@@ -363,6 +366,7 @@ impl Connections {
             connection.output.push_frame(frame);
         }
         let (waiting, phase) = (connection.output.waiting(), connection.phase);
+        self.count_unwritten(conn);
         if waiting > self.settings.output_limit {
             self.over(conn, Why::OutputFull);
         } else if phase == Phase::Open {
@@ -375,12 +379,33 @@ impl Connections {
         while let Some(conn) = self.dirty.pop() {
             self.flush_one(conn, now);
         }
+        self.shed_output();
+    }
+
+    fn count_unwritten(&mut self, conn: Conn) {
+        let Some(connection) = self.table.get_mut(&conn.0) else { return };
+        let memory = connection.output.memory();
+        self.unwritten = self.unwritten + memory as u64 - connection.unwritten as u64;
+        connection.unwritten = memory;
+    }
+
+    /// Ends the connections for which most waits until the others fit.
+    fn shed_output(&mut self) {
+        while self.unwritten > self.settings.output_total {
+            let Some((slowest, _)) = self.table.iter().max_by_key(|(_, connection)| connection.unwritten) else { return };
+            let slowest = Conn(*slowest);
+            // One that only writes its rest goes without a word.
+            self.over(slowest, Why::OutputFull);
+        }
     }
 
     fn flush_one(&mut self, conn: Conn, now: Nanos) {
         let Some(connection) = self.table.get_mut(&conn.0) else { return };
         connection.dirty = false;
-        match connection.flush(&self.counters, now) {
+        let flushed = connection.flush(&self.counters, now);
+        self.count_unwritten(conn);
+        let Some(connection) = self.table.get(&conn.0) else { return };
+        match flushed {
             Err(error) => self.over(conn, Why::Io(error)),
             Ok(true) => {
                 self.arm_check(conn);
@@ -426,6 +451,7 @@ impl Connections {
     fn remove(&mut self, conn: Conn) -> Option<Connection> {
         let mut connection = self.table.remove(&conn.0)?;
         self.held -= connection.held as u64;
+        self.unwritten -= connection.unwritten as u64;
         if let Err(error) = self.registry.deregister(&mut connection.stream) {
             debug!(target: "windlass::net", "deregistering failed: error={error}");
         }

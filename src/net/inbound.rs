@@ -18,12 +18,17 @@ pub(super) struct Inbound {
     word: [u8; 4],
     word_len: usize,
     frame: Option<FrameBuf>,
+    /// What was read and not cut yet, at most a stage: the receiver of frames wanted a pause. Empty otherwise.
+    kept: Vec<u8>,
 }
 
 /// Whether the receiver of frames wants more of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Flow {
     Go,
+    /// Not now: what has been read is kept and cut when the connection is read again.
+    Pause,
+    /// No more of them: the rest is dropped.
     Stop,
 }
 
@@ -38,9 +43,14 @@ impl Inbound {
         self.frame.as_ref().map(FrameBuf::missing)
     }
 
+    /// What a pause has left uncut, to be taken in before anything else is read.
+    pub fn take_kept(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.kept)
+    }
+
     /// True between two frames.
     pub fn is_between(&self) -> bool {
-        self.word_len == 0 && self.frame.is_none()
+        self.word_len == 0 && self.frame.is_none() && self.kept.is_empty()
     }
 
     /// Memory of the unfinished frame.
@@ -49,7 +59,7 @@ impl Inbound {
     }
 
     /// Takes in `n` bytes that were read into the room and, beyond its length, into `stage`; gives whole frames to
-    /// `each`, until it wants no more: then the rest is dropped.
+    /// `each`, until it wants a pause or no more.
     ///
     /// # Errors
     /// The bytes cannot be cut any further; the connection must be closed.
@@ -62,26 +72,27 @@ impl Inbound {
         each: &mut impl FnMut(FrameBuf) -> Flow,
     ) -> Result<Flow, WireError> {
         let mut staged = n;
+        let mut flow = Flow::Go;
         if let Some(frame) = &mut self.frame {
             let direct = frame.room().len().min(n);
             frame.filled(direct);
             staged -= direct;
-            if frame.is_whole() && self.hand_on(each) == Flow::Stop {
-                return Ok(Flow::Stop);
-            }
+            flow = self.hand_on(each);
         }
         let mut rest = stage.get(..staged).unwrap_or(stage);
-        while !rest.is_empty() {
+        while flow == Flow::Go && !rest.is_empty() {
             rest = if self.frame.is_some() { self.fill(rest) } else { self.begin(rest, cutter, pool)? };
-            if self.frame.as_ref().is_some_and(FrameBuf::is_whole) && self.hand_on(each) == Flow::Stop {
-                return Ok(Flow::Stop);
-            }
+            flow = self.hand_on(each);
         }
-        Ok(Flow::Go)
+        if flow == Flow::Pause {
+            self.kept.extend_from_slice(rest);
+        }
+        Ok(flow)
     }
 
+    /// Gives the frame to `each` if it is whole.
     fn hand_on(&mut self, each: &mut impl FnMut(FrameBuf) -> Flow) -> Flow {
-        self.frame.take().map_or(Flow::Go, each)
+        self.frame.take_if(|frame| frame.is_whole()).map_or(Flow::Go, each)
     }
 
     /// Takes the length word off the front of `input`, as far as it is there.
@@ -198,6 +209,38 @@ mod tests {
             assert!(inbound.take_in(4, word, Cutter::REMOTING, &pool, &mut each).is_err());
         }
         assert_eq!(pool.made(), 0);
+    }
+
+    #[test]
+    fn a_pause_keeps_what_was_read_and_loses_no_byte_of_it() {
+        let pool = FramePool::new(None);
+        let want: Vec<Vec<u8>> = (4..40u8).map(|len| vec![len; usize::from(len)]).collect();
+        let stream = want.iter().flat_map(|content| framed(content)).collect::<Vec<u8>>();
+        for piece in [1, 7, 100, stream.len()] {
+            let (mut inbound, mut got) = (Inbound::default(), Vec::new());
+            for bytes in stream.chunks(piece) {
+                let mut waits = bytes.to_vec();
+                loop {
+                    // what a connection does: the room first, then the stage
+                    let direct = inbound.room().map_or(0, |room| {
+                        let fits = room.len().min(waits.len());
+                        room[..fits].copy_from_slice(&waits[..fits]);
+                        fits
+                    });
+                    let mut each = |frame: FrameBuf| {
+                        got.push(frame.to_vec());
+                        Flow::Pause
+                    };
+                    inbound.take_in(waits.len(), &waits[direct..], Cutter::REMOTING, &pool, &mut each).unwrap();
+                    waits = inbound.take_kept();
+                    if waits.is_empty() {
+                        break;
+                    }
+                }
+            }
+            assert_eq!(got, want, "pieces of {piece}");
+            assert!(inbound.is_between());
+        }
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub(super) struct Output {
     written: usize,
     pieces: VecDeque<Piece>,
     waiting: usize,
+    /// Of what waits, the bytes that are in memory for its sake: not those of a mapped segment.
+    memory: usize,
 }
 
 #[derive(Debug)]
@@ -56,12 +58,18 @@ impl Output {
         self.waiting
     }
 
+    /// Memory that goes once what waits has been written.
+    pub fn memory(&self) -> usize {
+        self.memory
+    }
+
     pub fn push(&mut self, bytes: &[u8]) {
         if bytes.is_empty() {
             return;
         }
         self.bytes.extend_from_slice(bytes);
         self.waiting += bytes.len();
+        self.memory += bytes.len();
         match self.pieces.back_mut() {
             Some(Piece::Own(len)) => *len += bytes.len(),
             Some(Piece::Frame(..)) | None => self.pieces.push_back(Piece::Own(bytes.len())),
@@ -71,6 +79,7 @@ impl Output {
     pub fn push_frame(&mut self, frame: &Frame) {
         if !frame.is_empty() {
             self.waiting += frame.len();
+            self.memory += memory_of(frame);
             self.pieces.push_back(Piece::Frame(frame.clone(), 0));
         }
     }
@@ -128,8 +137,14 @@ impl Output {
                 Piece::Own(len) => {
                     *len -= done;
                     self.written += done;
+                    self.memory -= done;
                 }
-                Piece::Frame(_, written) => *written += done,
+                Piece::Frame(frame, written) => {
+                    *written += done;
+                    if *written == frame.len() {
+                        self.memory -= memory_of(frame);
+                    }
+                }
             }
             if front.len() == 0 {
                 self.pieces.pop_front();
@@ -144,6 +159,11 @@ impl Output {
             self.written = 0;
         }
     }
+}
+
+/// What a waiting frame keeps in memory: its own bytes, or nothing if they lie in a mapped file.
+fn memory_of(frame: &Frame) -> usize {
+    if frame.held_bytes() > 0 { frame.len() } else { 0 }
 }
 
 #[cfg(test)]
@@ -198,6 +218,7 @@ mod tests {
                 output.flush(&mut slow).unwrap();
             }
             assert_eq!(slow.got, want, "step {step}");
+            assert_eq!(output.memory(), 0, "step {step}");
             assert!(output.bytes.is_empty() && output.pieces.is_empty());
         }
     }

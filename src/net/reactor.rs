@@ -32,6 +32,9 @@ const DUE: usize = 4096;
 /// How often in one turn a role may answer what its own actions caused: a connect that is refused at once may be
 /// followed by another. What is left over waits for the next turn.
 const ROUNDS: usize = 16;
+/// What a role may have sent in one turn before the reading pauses until it is written: a few bytes of request may ask
+/// for megabytes of answer, so that a share of requests is no measure of what its answers take.
+const TURN_OUTPUT: usize = 4 << 20;
 /// How long a loop that is stopped goes on to write what has been sent.
 const LAST_WORDS: Duration = Duration::from_millis(500);
 
@@ -59,6 +62,9 @@ pub struct Settings {
     pub output_pause: usize,
     /// A connection for which more bytes than this wait is closed. Default 256 MiB.
     pub output_limit: usize,
+    /// Memory that may wait to be written, all connections together; above it the one for which most waits is closed.
+    /// Default: no limit but those of the single connections.
+    pub output_total: u64,
     /// Memory that unfinished frames may take, all connections together; above it the newest is closed. Default 64 MiB.
     pub inbound_limit: u64,
     /// Counts the memory of live frames; at twice its limit connections stop reading. Default: none.
@@ -79,6 +85,7 @@ impl Default for Settings {
             write_timeout: Duration::from_secs(30),
             output_pause: 16 << 20,
             output_limit: 256 << 20,
+            output_total: u64::MAX,
             inbound_limit: 64 << 20,
             budget: None,
             turn_bytes: 256 << 10,
@@ -256,9 +263,16 @@ impl<R: Role> Reactor<R> {
     fn read(&mut self, now: Nanos, real: Nanos) {
         let Self { role, connections, out, .. } = self;
         for _ in 0..connections.ready() {
+            if out.sent_bytes() > TURN_OUTPUT {
+                return;
+            }
             connections.read_next(real, |conn, frame| {
                 role.frame(conn, frame, now, out);
-                if out.is_closing(conn) { Flow::Stop } else { Flow::Go }
+                match out.is_closing(conn) {
+                    true => Flow::Stop,
+                    false if out.sent_bytes() > TURN_OUTPUT => Flow::Pause,
+                    false => Flow::Go,
+                }
             });
         }
     }

@@ -215,6 +215,11 @@ impl<T> Out<T> {
         self.frames.get(range).unwrap_or_default()
     }
 
+    /// How many bytes have been sent since the last [`clear`](Self::clear), frames not counted.
+    pub(super) fn sent_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
     /// Forgets all actions; numbers of connections go on.
     pub fn clear(&mut self) {
         self.bytes.clear();

@@ -168,7 +168,7 @@ impl Printer {
 
     fn event(&self, event: &Event) {
         let text = if self.json { record::event(event).to_string() } else { event.to_string() };
-        self.bar.suspend(|| eprintln!("{text}"));
+        self.bar.suspend(|| output::note(&text));
     }
 
     fn summary(&self, topic: &str, report: &ConsumerReport) {
@@ -183,13 +183,13 @@ impl Printer {
                 "received": received, "finished": finished, "retried": retried, "dead_lettered": dead_lettered,
                 "dropped": dropped, "committed": committed,
             });
-            eprintln!("{}", json!({ "summary": summary }));
+            output::note(&json!({ "summary": summary }).to_string());
             return;
         }
-        eprintln!(
+        output::note(&format!(
             "received {received}, finished {finished}, retried {retried}, dead-lettered {dead_lettered}, dropped \
              {dropped}, committed {}",
             Value::Object(committed)
-        );
+        ));
     }
 }

@@ -97,11 +97,11 @@ fn main() -> ExitCode {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
         Err(Ended::Failed(text)) => {
-            eprintln!("windlass: {text}");
+            output::note(&format!("windlass: {text}"));
             ExitCode::from(1)
         }
         Err(Ended::Misuse(text)) => {
-            eprintln!("windlass: {text}");
+            output::note(&format!("windlass: {text}"));
             ExitCode::from(2)
         }
     }
@@ -137,6 +137,7 @@ mod tests {
             "broker --listen h:1 --join h:2 --name-server-listen h:3",
             "produce -t T --queue b",
             "produce -t T --size 5",
+            "produce -t T --count 1 --size 18446744073709551615",
             "produce -t T --property novalue",
             "produce -t T --timeout 0",
             "consume -t T",

@@ -13,6 +13,11 @@ pub fn line(text: &str) -> io::Result<()> {
     out.flush()
 }
 
+/// One line on standard error. Nobody may be there to read it, and no work stops for that.
+pub fn note(text: &str) {
+    let _nobody_listens = writeln!(io::stderr().lock(), "{text}");
+}
+
 /// An error as the member `error` of a JSON line: its kind, the stage and code of the last attempt, and every attempt.
 pub fn error(error: &Error) -> Value {
     let attempts = error.attempts();

@@ -18,6 +18,9 @@ const READ_AHEAD: usize = 64;
 /// Time for one message, all attempts together.
 const SEND: Duration = Duration::from_secs(3);
 
+/// The longest body that --size makes. No broker takes it: the refusal is the client's to explain.
+const MOST_BYTES: i64 = 64 << 20;
+
 #[derive(clap::Args)]
 pub struct Arguments {
     #[command(flatten)]
@@ -29,8 +32,8 @@ pub struct Arguments {
     #[arg(long)]
     count: Option<u64>,
     /// Bytes of a made body.
-    #[arg(long, default_value_t = 1024, requires = "count")]
-    size: usize,
+    #[arg(long, default_value_t = 1024, requires = "count", value_parser = clap::value_parser!(u32).range(..=MOST_BYTES))]
+    size: u32,
     /// A tag for all messages.
     #[arg(long)]
     tag: Option<String>,
@@ -94,7 +97,7 @@ fn made(arguments: &Arguments, count: u64, sending: &mut Sending<'_>) -> Result<
         if sending.stop.now().is_some() {
             return Ok(false);
         }
-        sending.send(arguments.message(body(n, arguments.size)))?;
+        sending.send(arguments.message(body(n, arguments.size as usize)))?;
     }
     Ok(true)
 }
@@ -223,7 +226,7 @@ impl Sending<'_> {
                 ))?;
             }
             (Err(error), true) => line(&json!({ "error": output::error(&error) }).to_string())?,
-            (Err(error), false) => eprintln!("windlass: {error}"),
+            (Err(error), false) => output::note(&format!("windlass: {error}")),
         }
         Ok(())
     }

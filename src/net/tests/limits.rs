@@ -193,3 +193,41 @@ fn accepting_pauses_when_descriptors_run_out() {
     hoard.clear();
     ping(&mut waiting, b"accepted in the end");
 }
+
+/// A share of small requests with large answers: reading pauses within it, nothing of it is lost.
+#[test]
+fn answers_larger_than_their_requests_pause_the_reading_within_a_share() {
+    const ASKED: u32 = 300;
+    let server = Loop::start(Clock::system(), true, |_| {});
+    server.on_loop(|script, _| script.swell = 1 << 20);
+    let mut stream = client(server.addr);
+    let requests: Vec<u8> = (0..ASKED).flat_map(|n| framed(&n.to_be_bytes())).collect();
+    stream.write_all(&requests).unwrap();
+    server.until_frame();
+    let mut answered = 1;
+    for _ in 0..100 {
+        server.on_loop(|_, _| {});
+        answered += server.heard.try_iter().filter(|event| matches!(event, Event::Frame(..))).count();
+    }
+    // What may wait, what the sockets hold, and what one turn may bring.
+    assert!(answered < 100, "{answered} MiB of answers for a peer that takes none");
+    for n in 0..ASKED {
+        let answer = read_frame(&mut stream).unwrap();
+        assert_eq!((answer.len(), &answer[..4]), ((1 << 20) + 4, n.to_be_bytes().as_slice()));
+    }
+}
+
+/// What waits to be written is bounded for all connections together: the one that takes least goes.
+#[test]
+fn the_peer_for_which_most_waits_is_given_up_first() {
+    let server = Loop::start(Clock::system(), true, |settings| settings.output_total = 12 << 20);
+    server.on_loop(|script, _| script.swell = 1 << 20);
+    let (mut modest, mut greedy) = (client(server.addr), client(server.addr));
+    let (_, second) = (server.until_accepted(), server.until_accepted());
+    modest.write_all(&framed(b"once")).unwrap();
+    server.until_frame();
+    let asks: Vec<u8> = (0..60).flat_map(|_| framed(b"more")).collect();
+    greedy.write_all(&asks).unwrap();
+    assert!(matches!(server.until_closed(second), Why::OutputFull));
+    assert_eq!(read_frame(&mut modest).unwrap().len(), (1 << 20) + 4);
+}

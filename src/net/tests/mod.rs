@@ -38,6 +38,8 @@ struct Script {
     /// Frames kept alive, for who wants them to be.
     kept: Vec<FrameBuf>,
     keep: bool,
+    /// An echo is so many bytes longer than its frame.
+    swell: usize,
 }
 
 impl Role for Script {
@@ -50,8 +52,10 @@ impl Role for Script {
 
     fn frame(&mut self, conn: Conn, frame: FrameBuf, _: Nanos, out: &mut Out<u64>) {
         if self.echo {
-            out.send(conn, |bytes| bytes.extend_from_slice(&framed(&frame)));
-        } else {
+            let swollen = [&*frame, &vec![0; self.swell]].concat();
+            out.send(conn, |bytes| bytes.extend_from_slice(&framed(&swollen)));
+        }
+        if !self.echo || self.swell > 0 {
             let _ = self.heard.send(Event::Frame(conn, frame.to_vec()));
         }
         if self.keep {
@@ -165,7 +169,7 @@ fn reactor(
     let mut given = None;
     let reactor = Reactor::new(settings, clock, |handle| {
         given = Some(handle.clone());
-        Script { heard: tell, echo, kept: Vec::new(), keep: false }
+        Script { heard: tell, echo, kept: Vec::new(), keep: false, swell: 0 }
     })
     .unwrap();
     (reactor, given.unwrap(), heard, addr)

@@ -2,7 +2,7 @@
 
 use super::figures::{Begun, unique};
 use super::{Arguments, Mode};
-use crate::Ended;
+use crate::{Ended, output};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -26,7 +26,7 @@ impl Tally {
         if let Err(error) = result
             && self.failed.fetch_add(1, Ordering::Relaxed) == 0
         {
-            eprintln!("windlass: first failed send: {error}");
+            output::note(&format!("windlass: first failed send: {error}"));
         }
     }
 
@@ -34,7 +34,7 @@ impl Tally {
     fn told(&self) -> bool {
         let failed = self.failed.load(Ordering::Relaxed);
         if failed > 0 {
-            eprintln!("windlass: failed sends: {failed}");
+            output::note(&format!("windlass: failed sends: {failed}"));
         }
         failed == 0
     }

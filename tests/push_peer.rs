@@ -179,6 +179,42 @@ fn a_broker_that_refuses_heartbeats_or_the_group_is_told_and_asked_again() {
     running.next();
 }
 
+/// Promise 2: whatever the reason is, a queue without answers is told, and so is that it goes on.
+#[test]
+fn a_queue_that_gets_no_answers_is_told_until_it_does() {
+    let silent = Arc::new(AtomicU32::new(1));
+    let quiet = Arc::clone(&silent);
+    let peer = cluster(move |request, _| (quiet.load(Ordering::SeqCst) == 0).then(|| stored(request, 1)).flatten());
+    let settings = builder(&peer).timing(|timing| {
+        (timing.hold, timing.pull) = (Duration::from_millis(100), Duration::from_millis(200));
+        (timing.watch, timing.pull_retry_most) = (Duration::from_millis(200), Duration::from_millis(100));
+    });
+    let running = run(settings, |_| Outcome::Done);
+    assert!(matches!(running.event("pull failed"), Event::PullFailed { times: 1, .. }), "silence is told at once");
+    for _ in 0..2 {
+        let event = running.event("no answer");
+        let Event::NoAnswer { lasted, .. } = &event else { panic!("{event}") };
+        assert!(*lasted >= Duration::from_millis(300), "{event}");
+    }
+    silent.store(0, Ordering::SeqCst);
+    running.next();
+    running.event("resumed");
+}
+
+/// ... and so is a topic whose members nobody lists.
+#[test]
+fn an_assignment_that_cannot_be_looked_at_is_told() {
+    let peer = cluster(|request, nth| (request.code == 34 && nth > 0).then(|| Reply::code(1)));
+    let settings = builder(&peer).rebalance_interval(Duration::from_millis(100)).timing(|timing| {
+        timing.request = Duration::from_millis(500);
+        (timing.watch, timing.retry) = (Duration::from_millis(100), Duration::from_millis(50));
+    });
+    let running = run(settings, |_| Outcome::Done);
+    running.event("heartbeat failed");
+    let event = running.event("not balanced");
+    assert!(event.to_string().contains("no broker has listed the members"), "{event}");
+}
+
 #[test]
 fn b145_not_being_listed_keeps_the_queues_and_sends_a_heartbeat() {
     let hide = Arc::new(AtomicU32::new(0));

@@ -227,7 +227,7 @@ impl Builder {
         let net = NetSettings { listeners, output_total: OUTPUT_TOTAL, ..NetSettings::default() };
         let server = Server::new(dispatcher.clone(), mailbox.clone(), Some(lane.clone()), joins);
         let mut handle = None;
-        let reactor = Reactor::new(net, self.clock.clone(), |given| {
+        let mut reactor = Reactor::new(net, self.clock.clone(), |given| {
             mailbox.attach(given.clone());
             handle = Some(given.clone());
             server
@@ -235,7 +235,8 @@ impl Builder {
         .map_err(|error| io("starting the loop", error))?;
         let thread = spawn("wl-broker", move || {
             mailbox.belongs_to_this_thread();
-            reactor.run();
+            // Its end is logged; peers see their connections closed.
+            let _ended = reactor.run();
         })
         .map_err(|error| io("starting threads", error))?;
         let Some(handle) = handle else { return Err(Error::Closed) };

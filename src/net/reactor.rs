@@ -6,6 +6,7 @@
 
 use std::io;
 use std::net::TcpListener;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -124,6 +125,8 @@ pub struct Reactor<R: Role> {
     last_words_until: Option<Instant>,
     /// More was there than one turn takes.
     left_over: bool,
+    /// What ended the loop beside a stop.
+    broken: Option<String>,
     _on_advance: Registration,
 }
 
@@ -163,20 +166,36 @@ impl<R: Role> Reactor<R> {
             pool,
             last_words_until: None,
             left_over: false,
+            broken: None,
             _on_advance: on_advance,
         })
     }
 
-    /// Runs turns until the loop is stopped, and gives its role back.
-    pub fn run(mut self) -> R {
-        while self.turn() == Turn::Again {}
-        self.role
+    /// Runs turns until the loop is stopped, behind a fence: a panic of the role, or a poll that fails, ends the loop and
+    /// not the process. Drop it afterwards.
+    ///
+    /// # Errors
+    /// Why it has ended though nobody has stopped it.
+    pub fn run(&mut self) -> Result<(), String> {
+        loop {
+            match catch_unwind(AssertUnwindSafe(|| self.turn())) {
+                Ok(Turn::Again) => {}
+                Ok(Turn::Stopped) => return self.broken.take().map_or(Ok(()), Err),
+                Err(panic) => {
+                    let text = panic.downcast_ref::<&str>().copied();
+                    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
+                    error!(target: "windlass::net", "the loop has panicked and ends: panic={text}");
+                    return Err(format!("panic: {text}"));
+                }
+            }
+        }
     }
 
     /// Waits for something to happen and does all of it.
     pub fn turn(&mut self) -> Turn {
         if let Err(error) = self.wait() {
             error!(target: "windlass::net", "the loop cannot poll and ends: error={error}");
+            self.broken = Some(format!("poll: {error}"));
             return Turn::Stopped;
         }
         let real = self.real.now();

@@ -347,7 +347,7 @@ impl Client {
             ..net::Settings::default()
         };
         let mut made = None;
-        let reactor = Reactor::new(net, clock.clone(), |handle| {
+        let mut reactor = Reactor::new(net, clock.clone(), |handle| {
             let start =
                 Start { handle, lane: &lane, clock: &clock, budget: &budget, settings: &settings, seed: random() };
             let (port, caller) = make(&start);
@@ -362,7 +362,12 @@ impl Client {
             // A full inbox is looked through before the loop sleeps; the core looks for room then, too.
             let _ = room.post_own(Command::Room);
         });
-        let io = threads::spawn("wl-io", move || drop(reactor.run())).map_err(no_threads)?;
+        let io = threads::spawn("wl-io", move || {
+            if let Err(detail) = reactor.run() {
+                reactor.role().ended(detail);
+            }
+        })
+        .map_err(no_threads)?;
         let shared = Arc::new(Shared {
             context,
             caller,
@@ -465,4 +470,35 @@ impl ShutdownReport {
 /// The pool of frame buffers that lanes use beside the loop's own.
 pub(crate) fn frame_pool(budget: &Budget) -> Arc<FramePool> {
     FramePool::new(Some(budget.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::events::Event;
+    use super::super::port::Done;
+    use super::*;
+
+    #[test]
+    fn a_loop_that_ends_by_itself_is_told_and_leaves_no_caller_waiting() {
+        let client = Client::builder().name_servers(["127.0.0.1:1"]).workers(1).build().unwrap();
+        let (tell, told) = crossbeam_channel::unbounded();
+        let observer = move |event: &Event| drop(tell.send(event.clone()));
+        let consumer =
+            client.push_consumer("g").subscribe("t", "*").observer(observer).handler(|_| {}).start().unwrap();
+        let done: Done = Box::new(|_| panic!("on purpose"));
+        let (to, timeout) = (Some("no address".into()), Duration::from_secs(3));
+        client.shared().post(Command::Call { to, frame: Vec::new(), timeout, done: Some(done) }).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        let mut event = told.recv_deadline(end).unwrap();
+        while event.name() != "client ended" {
+            event = told.recv_deadline(end).unwrap();
+        }
+        assert_eq!(event.to_string(), "client ended: detail=panic: on purpose");
+        while client.shared().post(Command::Room).is_ok() {
+            assert!(Instant::now() < end);
+            std::thread::yield_now();
+        }
+        assert!(matches!(consumer.assigned(), Err(Error::Closed)));
+        assert!(client.shutdown(Duration::from_secs(5)).consumers.is_empty());
+    }
 }

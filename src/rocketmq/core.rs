@@ -107,6 +107,8 @@ pub enum Timer {
     Commits,
     /// Something of a claim may be due.
     Claim(Epoch),
+    /// Queues and topics of which nothing is heard are looked for.
+    Watch,
     /// A failed message may have to be delivered again.
     SendBacks,
     /// A consumer that stops, or the whole client, may be out of time.
@@ -289,6 +291,7 @@ pub struct Core {
     pub(super) groups: SortedMap<ConsumerId, Group>,
     pub(super) last_group: u64,
     pub(super) rebalance_alarm: Alarm,
+    pub(super) watch_alarm: Alarm,
     pub(super) claims: SortedMap<Epoch, Claim>,
     /// Answers to pulls that are indexed and put once the turn's requests are written.
     pub(super) arrived: Vec<Arrived>,
@@ -333,6 +336,7 @@ impl Core {
             groups: SortedMap::new(),
             last_group: 0,
             rebalance_alarm: Alarm::default(),
+            watch_alarm: Alarm::default(),
             claims: SortedMap::new(),
             arrived: Vec::new(),
             indexes: Indexes::new(),
@@ -387,6 +391,11 @@ impl Core {
         if !told {
             self.context.events.emit(None, event.clone());
         }
+    }
+
+    /// The loop has ended though nobody has stopped it: every observer is told.
+    pub(super) fn ended(&self, detail: String) {
+        self.tell_all(&Event::ClientEnded { detail });
     }
 
     /// Handles what has come until nothing more has.
@@ -447,6 +456,7 @@ impl Core {
     fn requested(&mut self, from: Peer, frame: &FrameBuf, now: Nanos, out: &mut Out<Timer>) {
         let Ok(command) = Frame::read(frame) else { return };
         if command.code == request::NOTIFY_CONSUMER_IDS_CHANGED {
+            log::debug!(target: "windlass::rebalance", "a broker says that members have changed");
             // Every group: the notice names one, but whatever made one change may have changed the others.
             self.rebalance_all(now, out);
         }
@@ -523,6 +533,7 @@ impl Role for Core {
             Timer::Rebalance => self.rebalance_due(now, out),
             Timer::Commits => self.commits_due(now, out),
             Timer::Claim(epoch) => self.claim_due(epoch, now, out),
+            Timer::Watch => self.watch_due(now, out),
             Timer::SendBacks => self.local_retries_due(now, out),
             Timer::Ending => self.ending_due(now, out),
             Timer::Turn => {}

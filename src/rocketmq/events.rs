@@ -78,6 +78,18 @@ pub enum Event {
         /// In a row.
         times: u32,
     },
+    /// The queue has had no good answer from its broker for longer than a pull may take, whatever the reason is; told
+    /// again each time that this has lasted twice as long. [`Resumed`](Self::Resumed) follows the next good answer.
+    NoAnswer {
+        /// Group.
+        group: Arc<str>,
+        /// The queue.
+        queue: Queue,
+        /// For how long.
+        lasted: Duration,
+        /// What it waits for now.
+        waits: String,
+    },
     /// A stored message could not be read twice over and was given up.
     DamagedRecord {
         /// Group.
@@ -198,6 +210,12 @@ pub enum Event {
         /// What it said.
         detail: String,
     },
+    /// The client's loop has ended though nobody has stopped it: nothing is pulled, committed or sent any more. A bug,
+    /// or a system that refuses to poll; the process is best restarted.
+    ClientEnded {
+        /// Why.
+        detail: String,
+    },
     /// So many events were not told because observers are too slow.
     Missed {
         /// How many.
@@ -240,6 +258,7 @@ impl Event {
             Self::Resumed { .. } => "resumed",
             Self::Stuck { .. } => "stuck",
             Self::PullFailed { .. } => "pull failed",
+            Self::NoAnswer { .. } => "no answer",
             Self::DamagedRecord { .. } => "damaged record",
             Self::DeadLetter { .. } => "dead letter",
             Self::SendBackFailed { .. } => "send-back failed",
@@ -252,6 +271,7 @@ impl Event {
             Self::ConnectionLost { .. } => "connection lost",
             Self::HeartbeatFailed { .. } => "heartbeat failed",
             Self::HandlerFailed { .. } => "handler failed",
+            Self::ClientEnded { .. } => "client ended",
             Self::Missed { .. } => "missed",
         }
     }
@@ -265,6 +285,7 @@ impl Event {
             | Self::Resumed { group, .. }
             | Self::Stuck { group, .. }
             | Self::PullFailed { group, .. }
+            | Self::NoAnswer { group, .. }
             | Self::DamagedRecord { group, .. }
             | Self::DeadLetter { group, .. }
             | Self::SendBackFailed { group, .. }
@@ -277,6 +298,7 @@ impl Event {
             Self::RouteFailed { .. }
             | Self::ConnectionLost { .. }
             | Self::HeartbeatFailed { .. }
+            | Self::ClientEnded { .. }
             | Self::Missed { .. } => None,
         }
     }
@@ -290,6 +312,7 @@ impl Event {
             | Self::Resumed { queue, .. }
             | Self::Stuck { queue, .. }
             | Self::PullFailed { queue, .. }
+            | Self::NoAnswer { queue, .. }
             | Self::DamagedRecord { queue, .. }
             | Self::DeadLetter { queue, .. }
             | Self::SendBackFailed { queue, .. }
@@ -302,6 +325,7 @@ impl Event {
             | Self::SubscriptionDiffers { .. }
             | Self::ConnectionLost { .. }
             | Self::HeartbeatFailed { .. }
+            | Self::ClientEnded { .. }
             | Self::Missed { .. } => None,
         }
     }
@@ -309,8 +333,11 @@ impl Event {
     fn level(&self) -> log::Level {
         match self {
             Self::Assigned { .. } | Self::Revoked { .. } => log::Level::Info,
-            Self::Paused { .. } | Self::Resumed { .. } | Self::NotBalanced { .. } => log::Level::Debug,
-            Self::DamagedRecord { .. } | Self::DeadLetter { .. } | Self::SendBackFailed { .. } => log::Level::Error,
+            Self::Paused { .. } | Self::Resumed { .. } => log::Level::Debug,
+            Self::DamagedRecord { .. }
+            | Self::DeadLetter { .. }
+            | Self::SendBackFailed { .. }
+            | Self::ClientEnded { .. } => log::Level::Error,
             Self::CommitFailed { times, .. } | Self::PullFailed { times, .. } if *times > 1 && *times % 20 != 0 => {
                 log::Level::Debug
             }
@@ -320,6 +347,8 @@ impl Event {
             | Self::OffsetCorrected { .. }
             | Self::StartFailed { .. }
             | Self::RouteFailed { .. }
+            | Self::NoAnswer { .. }
+            | Self::NotBalanced { .. }
             | Self::SubscriptionDiffers { .. }
             | Self::ConnectionLost { .. }
             | Self::HeartbeatFailed { .. }
@@ -359,6 +388,7 @@ impl fmt::Display for Event {
             Self::Resumed { .. } => Ok(()),
             Self::Stuck { messages, .. } => write!(f, " messages={messages}"),
             Self::PullFailed { detail, times, .. } => write!(f, " times={times} detail={detail}"),
+            Self::NoAnswer { lasted, waits, .. } => write!(f, " lasted_s={} waits={waits}", lasted.as_secs()),
             Self::DamagedRecord { offset, physical, size, dead_lettered, .. } => {
                 write!(f, " offset={offset} physical={} size={} dead_lettered={dead_lettered}", Or(physical), Or(size))
             }
@@ -373,6 +403,7 @@ impl fmt::Display for Event {
             | Self::NotBalanced { topic, detail, .. }
             | Self::SubscriptionDiffers { topic, detail, .. } => write!(f, " topic={topic} detail={detail}"),
             Self::ConnectionLost { addr, why } => write!(f, " addr={addr} why={why}"),
+            Self::ClientEnded { detail } => write!(f, " detail={detail}"),
             Self::HeartbeatFailed { addr, detail } => write!(f, " addr={addr} detail={detail}"),
             Self::Missed { events } => write!(f, " events={events}"),
         }
@@ -425,6 +456,13 @@ impl Events {
             self.shared.missed.fetch_add(1, Ordering::Relaxed);
         }
         self.tell();
+    }
+
+    /// Tells what still waits because the lane was full when it happened.
+    pub fn nudge(&self) {
+        if !self.shared.receiver.is_empty() {
+            self.tell();
+        }
     }
 
     fn tell(&self) {

@@ -123,6 +123,7 @@ impl Core {
                 broker.has = version;
                 broker.failures = 0;
                 if news {
+                    log::debug!(target: "windlass::heartbeat", "the broker knows us: addr={addr} version={version}");
                     self.broker_knows_us(addr, now, out);
                 }
             }
@@ -162,6 +163,7 @@ impl Core {
     }
 
     pub(super) fn broker_down(&mut self, addr: &Arc<str>, lost: bool, now: Nanos, out: &mut Out<Timer>) {
+        log::debug!(target: "windlass::heartbeat", "connection down: addr={addr} had_stood={lost}");
         let Some(broker) = self.brokers.get_mut(addr) else { return };
         // A broker keeps members by connection: it has forgotten us with this one.
         broker.has = 0;

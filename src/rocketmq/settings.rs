@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::IpAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,6 +40,9 @@ pub struct Timing {
     pub offset: Duration,
     /// A message that could not be sent back is delivered here again after so long.
     pub local_retry: Duration,
+    /// How often is looked for queues of which nothing has been heard; half of it is also what they get beyond the
+    /// longest pull before their silence is told.
+    pub watch: Duration,
     /// How long a queue that is given up waits for its running handlers.
     pub revoke: Duration,
     /// So many time-outs in a row without a byte close a connection.
@@ -61,6 +65,7 @@ impl Default for Timing {
             pull_retry_most: Duration::from_secs(5),
             offset: Duration::from_secs(5),
             local_retry: Duration::from_secs(5),
+            watch: Duration::from_secs(10),
             revoke: Duration::from_secs(1),
             silent_calls: 3,
         }
@@ -96,7 +101,12 @@ impl Settings {
 
     /// An address as this process reaches it.
     pub fn map(&self, addr: &str) -> String {
-        self.map_address.as_ref().map_or_else(|| addr.to_owned(), |map| map(addr))
+        let Some(map) = &self.map_address else { return addr.to_owned() };
+        // It is the user's and runs on the loop.
+        catch_unwind(AssertUnwindSafe(|| map(addr))).unwrap_or_else(|_| {
+            log::error!(target: "windlass::route", "the mapping of addresses has panicked, not mapped: addr={addr}");
+            addr.to_owned()
+        })
     }
 }
 

@@ -412,13 +412,14 @@ impl Port for SocketPort {
 
     fn connection(&mut self, conn: Conn, change: Change, _now: Nanos, _out: &mut Out<Timer>) {
         match change {
-            Change::Connected { .. } => {
+            Change::Connected { local } => {
                 let Some(line) = self.conns.get_mut(&conn) else { return };
                 line.connected = true;
                 let addr = Arc::clone(&line.addr);
                 let link = self.link(&addr);
                 link.down = false;
                 let again = std::mem::replace(&mut link.again, true);
+                log::debug!(target: "windlass::net", "connected: addr={addr} local={local} again={again}");
                 self.arrivals.push_back(Arrival::Up { addr, again });
             }
             Change::Failed { error } => self.ended(conn, &error.to_string(), false),

@@ -1,9 +1,11 @@
 // An unmodified Java client (rocketmq-client 4.9.x or 5.x) as one end of a live check.
 //
 //   Peer ready   -n HOST:PORT [-s SECONDS]                 ends when a broker is registered that makes topics
-//   Peer produce -n HOST:PORT -t TOPIC -q COUNT [-b FIRST] [-z BYTES] [-w THREADS]
+//   Peer produce -n HOST:PORT -t TOPIC -q COUNT [-b FIRST] [-z BYTES] [-w THREADS] [-e QUEUES]
 //   Peer consume -n HOST:PORT -t TOPIC -g GROUP -l LEDGER [-q COUNT] [-z BYTES] [-m BATCH]
 //
+// With -e the producer goes on after its first message only once it knows so many queues: if the name server is slow to
+// answer, or several threads ask at once, Java's producer takes the queues of the template topic instead, which may be fewer.
 // Message n has the body "n n n ..." cut at BYTES. The consumer checks every body and writes a line
 // "n broker queue offset" to LEDGER for each; it ends when it has COUNT different ones, or at the end of its standard input.
 // It prints {"event":"queues","held":K} whenever the number of its queues changes. The last line is one JSON object.
@@ -13,6 +15,7 @@ import java.nio.file.*;
 import java.util.*;
 import java.util.concurrent.*;
 import java.util.concurrent.atomic.*;
+import java.util.function.IntConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.*;
 import org.apache.rocketmq.client.producer.*;
@@ -55,6 +58,7 @@ public class Peer {
         p.setNamesrvAddr(text("-n"));
         p.setClientIP("127.0.0.1");
         p.setSendMsgTimeout(10_000);
+        p.setPollNameServerInterval(1000);
         p.start();
         return p;
     }
@@ -75,13 +79,22 @@ public class Peer {
         AtomicInteger next = new AtomicInteger(), sent = new AtomicInteger(), failed = new AtomicInteger();
         CountDownLatch done = new CountDownLatch(threads);
         long start = System.nanoTime();
-        for (int t = 0; t < threads; t++) new Thread(() -> {
-            for (int i; (i = next.getAndIncrement()) < count; ) {
-                try {
-                    SendResult r = p.send(new Message(text("-t"), "live", "key" + (first + i), body(first + i, size)));
-                    if (r.getSendStatus() == SendStatus.SEND_OK) sent.incrementAndGet(); else failed.incrementAndGet();
-                } catch (Exception e) { if (failed.getAndIncrement() < 3) e.printStackTrace(); }
+        IntConsumer send = i -> {
+            try {
+                SendResult r = p.send(new Message(text("-t"), "live", "key" + (first + i), body(first + i, size)));
+                if (r.getSendStatus() == SendStatus.SEND_OK) sent.incrementAndGet(); else failed.incrementAndGet();
+            } catch (Exception e) { if (failed.getAndIncrement() < 3) e.printStackTrace(); }
+        };
+        if (opt.containsKey("-e") && count > 0) {
+            send.accept(next.getAndIncrement());
+            long end = System.currentTimeMillis() + 60_000;
+            while (p.getDefaultMQProducerImpl().getTopicPublishInfoTable().get(text("-t")).getMessageQueueList().size() != num("-e", 0)) {
+                if (System.currentTimeMillis() > end) { System.err.println("the producer does not find its queues"); return 1; }
+                Thread.sleep(100);
             }
+        }
+        for (int t = 0; t < threads; t++) new Thread(() -> {
+            for (int i; (i = next.getAndIncrement()) < count; ) send.accept(i);
             done.countDown();
         }).start();
         done.await();
@@ -97,6 +110,7 @@ public class Peer {
         Set<Integer> seen = ConcurrentHashMap.newKeySet();
         AtomicLong received = new AtomicLong(), bad = new AtomicLong();
         CountDownLatch done = new CountDownLatch(1);
+        AtomicBoolean closed = new AtomicBoolean();
         DefaultMQPushConsumer c = new DefaultMQPushConsumer(text("-g"));
         c.setNamesrvAddr(text("-n"));
         c.setClientIP("127.0.0.1");
@@ -125,7 +139,7 @@ public class Peer {
                 for (MessageQueue q : c.getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().keySet())
                     if (q.getTopic().equals(text("-t"))) now++;
                 if (now != held) { held = now; System.out.println("{\"event\":\"queues\",\"held\":" + held + "}"); System.out.flush(); }
-                synchronized (ledger) { try { ledger.flush(); } catch (IOException e) { bad.incrementAndGet(); } }
+                synchronized (ledger) { try { if (!closed.get()) ledger.flush(); } catch (IOException e) { bad.incrementAndGet(); } }
                 try { Thread.sleep(100); } catch (InterruptedException e) { return; }
             }
         });
@@ -142,7 +156,7 @@ public class Peer {
         if (count == Integer.MAX_VALUE) c.setAwaitTerminationMillisWhenShutdown(5000); // what runs is finished before the offsets go out
         else Thread.sleep(300);
         c.shutdown();
-        synchronized (ledger) { ledger.close(); }
+        synchronized (ledger) { closed.set(true); ledger.close(); }
         System.out.printf(Locale.ROOT, "{\"mode\":\"consume\",\"client\":\"%s\",\"received\":%d,\"distinct\":%d,\"bad_bodies\":%d,\"seconds\":%.3f}%n",
             client(), received.get(), seen.size(), bad.get(), seconds);
         return bad.get() == 0 && (count == Integer.MAX_VALUE || seen.size() >= count) ? 0 : 1;

@@ -178,9 +178,11 @@ class Java:
         self.compile()
         self.run("ready", folder, "ready", "-n", name_server, heap=64).must(deadline)
 
-    def produce(self, name_server, topic, count, folder, name="produce", first=0):
+    def produce(self, name_server, topic, count, folder, name="produce", first=0, queues=None):
+        """`queues`: it must know so many of the topic before it goes on."""
         self.compile()
-        return self.run(name, folder, "produce", "-n", name_server, "-t", topic, "-q", count, "-b", first)
+        words = ["-e", queues] if queues else []
+        return self.run(name, folder, "produce", "-n", name_server, "-t", topic, "-q", count, "-b", first, *words)
 
     def consume(self, name_server, topic, group, folder, name="consume", count=None):
         self.compile()

@@ -80,6 +80,7 @@ pub fn run(arguments: Arguments) -> Result<bool, Ended> {
         received: AtomicU64::new(0),
         handled: AtomicU64::new(0),
         broken: AtomicBool::new(false),
+        ended: AtomicBool::new(false),
     });
     let (handling, events) = (Arc::clone(&printer), Arc::clone(&printer));
     let consumer = client
@@ -98,6 +99,9 @@ pub fn run(arguments: Arguments) -> Result<bool, Ended> {
     printer.summary(&arguments.topic, &report);
     if printer.broken.load(Ordering::Relaxed) {
         return Err(Ended::Failed("standard output is closed".into()));
+    }
+    if printer.ended.load(Ordering::Relaxed) {
+        return Err(Ended::Failed("the client has ended by itself".into()));
     }
     Ok(match why {
         _ if printer.reached() => true,
@@ -118,6 +122,8 @@ struct Printer {
     handled: AtomicU64,
     /// Standard output took no more: nothing is consumed after that.
     broken: AtomicBool,
+    /// The client's loop has ended by itself: nothing comes any more.
+    ended: AtomicBool,
 }
 
 impl Printer {
@@ -167,6 +173,10 @@ impl Printer {
     }
 
     fn event(&self, event: &Event) {
+        if let Event::ClientEnded { .. } = event {
+            self.ended.store(true, Ordering::Relaxed);
+            self.tell.done();
+        }
         let text = if self.json { record::event(event).to_string() } else { event.to_string() };
         self.bar.suspend(|| output::note(&text));
     }

@@ -49,6 +49,9 @@ pub fn event(event: &Event) -> Value {
         Event::PullFailed { group, queue, detail, times } => {
             place(&mut put, group, queue, &[("detail", json!(detail)), ("times", json!(times))]);
         }
+        Event::NoAnswer { group, queue, lasted, waits } => {
+            place(&mut put, group, queue, &[("lasted_ms", json!(lasted.as_millis() as u64)), ("waits", json!(waits))]);
+        }
         Event::DamagedRecord { group, queue, offset: at, physical, size, head, dead_lettered } => {
             let facts = [
                 ("offset", offset(*at)),
@@ -88,6 +91,11 @@ pub fn event(event: &Event) -> Value {
             put("addr", text(addr));
             put("why", json!(why));
         }
+        Event::HeartbeatFailed { addr, detail } => {
+            put("addr", text(addr));
+            put("detail", json!(detail));
+        }
+        Event::ClientEnded { detail } => put("detail", json!(detail)),
         Event::Missed { events } => put("events", json!(events)),
         // a kind that is younger than this command
         other => put("text", other.to_string().into()),

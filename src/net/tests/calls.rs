@@ -108,7 +108,7 @@ impl Client {
             given = Some(handle.clone());
             Caller::default()
         });
-        let reactor = reactor.unwrap();
+        let mut reactor = reactor.unwrap();
         let thread = spawn("wl-test-caller", move || drop(reactor.run())).unwrap();
         Self { handle: given.unwrap(), thread }
     }

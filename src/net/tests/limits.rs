@@ -158,6 +158,18 @@ fn buffers_are_used_again() {
     }
 }
 
+#[test]
+fn a_role_that_panics_ends_its_loop_which_says_why() {
+    let (mut reactor, handle, _heard, addr) = reactor(Clock::system(), false, |_| {});
+    let mut stream = client(addr);
+    assert!(handle.post(Box::new(|_, _| panic!("on purpose"))).is_ok());
+    assert_eq!(reactor.run(), Err("panic: on purpose".to_owned()));
+    drop(reactor);
+    // The peer is told, and so is who posts.
+    assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
+    assert!(matches!(handle.post(Box::new(|_, _| {})), Err(super::super::handle::PostError::Closed(_))));
+}
+
 /// When descriptors run out, accepting pauses with a notice and goes on later. In a process of its own, which has few.
 #[cfg(target_os = "linux")]
 #[test]

@@ -89,7 +89,7 @@ struct Loop {
 
 impl Loop {
     fn start(clock: Clock, echo: bool, change: impl FnOnce(&mut Settings)) -> Self {
-        let (reactor, handle, heard, addr) = reactor(clock, echo, change);
+        let (mut reactor, handle, heard, addr) = reactor(clock, echo, change);
         let thread = spawn("wl-test-loop", move || drop(reactor.run())).unwrap();
         Self { handle, heard, addr, thread }
     }

@@ -14,7 +14,10 @@ pub trait Assign: Send + Sync + 'static {
     fn name(&self) -> &str;
 
     /// What the member at position `own` of `members` gets of `queues`; both are sorted as Java sorts them, and `own`
-    /// lies within `members`.
+    /// lies within `members`. A member can be listed twice for a while, after a connection that ended without the
+    /// broker's knowledge; it is asked for each of its positions then and takes all of them.
+    ///
+    /// Runs on the client's loop: it must not block. If it panics the group keeps the queues it has, and an event tells.
     fn assign(&self, queues: &[Queue], members: &[String], own: usize) -> Vec<Queue>;
 }
 

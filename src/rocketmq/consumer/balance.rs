@@ -4,6 +4,7 @@
 //! acknowledged us, when its route has changed, and at intervals; soon again if it could not be done. Only brokers that
 //! know our present subscriptions are asked: the others would not list us.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::claim::Stage;
@@ -158,7 +159,17 @@ impl Core {
         let epochs: Vec<(Queue, Epoch)> = held.iter().map(|claim| (claim.queue.clone(), claim.epoch)).collect();
         let leaving: Vec<Queue> = leaving.into_iter().map(|claim| claim.queue.clone()).collect();
         let held: Vec<Queue> = epochs.iter().map(|(queue, _)| queue.clone()).collect();
-        match plan(&*group.spec.assign, &route.subscribe, members, &self.context.client_id, &held) {
+        log::debug!(target: "windlass::rebalance", "members: topic={topic} addr={addr} members={} held={}",
+            members.len(), held.len());
+        let rule = &*group.spec.assign;
+        // The rule may be the user's, and the loop is everybody's.
+        let planned =
+            catch_unwind(AssertUnwindSafe(|| plan(rule, &route.subscribe, members, &self.context.client_id, &held)));
+        let Ok(planned) = planned else {
+            self.not_balanced(id, topic, "the assignment strategy has panicked", now, out);
+            return;
+        };
+        match planned {
             Plan::Keep(Reason::NotListed) => {
                 self.broker_forgot_us(addr, now, out);
                 self.not_balanced(id, topic, "the broker does not list this client", now, out);
@@ -166,7 +177,7 @@ impl Core {
             Plan::Keep(Reason::NoQueues) => self.not_balanced(id, topic, "the topic has no readable queue", now, out),
             Plan::Keep(Reason::NoMembers) => self.not_balanced(id, topic, "the broker lists no member", now, out),
             Plan::Change { revoke, claim } => {
-                self.balanced(id, topic);
+                self.balanced(id, topic, now);
                 for (_, epoch) in epochs.iter().filter(|(queue, _)| revoke.contains(queue)) {
                     self.revoke(*epoch, now, out);
                 }
@@ -188,9 +199,10 @@ impl Core {
         }
     }
 
-    fn balanced(&mut self, id: ConsumerId, topic: &str) {
+    fn balanced(&mut self, id: ConsumerId, topic: &str, now: Nanos) {
         if let Some(subscribed) = self.groups.get_mut(&id).and_then(|group| group.topics.get_mut(topic)) {
             subscribed.trouble = None;
+            subscribed.balanced = now;
         }
     }
 
@@ -203,7 +215,14 @@ impl Core {
     }
 
     /// The present queues are kept, and it is tried again soon (B-143 to B-145).
-    fn not_balanced(&mut self, id: ConsumerId, topic: &Arc<str>, why: &str, now: Nanos, out: &mut Out<Timer>) {
+    pub(super) fn not_balanced(
+        &mut self,
+        id: ConsumerId,
+        topic: &Arc<str>,
+        why: &str,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
         self.rebalance_soon(id, topic, now, out);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let name = Arc::clone(&group.spec.group);

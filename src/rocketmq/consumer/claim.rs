@@ -36,6 +36,10 @@ pub struct Claim {
     pub(in crate::rocketmq) alarm: Alarm,
     /// Starts in a row that could not be found out.
     failures: u32,
+    /// When the last good answer for it came, or what it waited for was told; see `watch.rs`.
+    pub(in crate::rocketmq) heard: Nanos,
+    /// How often its silence has been told.
+    pub(in crate::rocketmq) silences: u32,
 }
 
 /// How far the life of a claim has come.
@@ -149,16 +153,26 @@ fn next_epoch() -> Epoch {
 impl Core {
     /// The queue is ours from now on.
     pub(in crate::rocketmq) fn claim(&mut self, group: ConsumerId, queue: Queue, now: Nanos, out: &mut Out<Timer>) {
-        if let Some(epoch) = self.new_claim(group, queue) {
+        if let Some(epoch) = self.new_claim(group, queue, now) {
             self.locate(epoch, now, out);
         }
     }
 
-    fn new_claim(&mut self, group: ConsumerId, queue: Queue) -> Option<Epoch> {
+    fn new_claim(&mut self, group: ConsumerId, queue: Queue, now: Nanos) -> Option<Epoch> {
         let group_name = Arc::clone(&self.groups.get(&group)?.spec.group);
         let epoch = next_epoch();
         let stage = Stage::Locating(Locating::Asked);
-        let claim = Claim { epoch, group, group_name, queue, stage, alarm: Alarm::default(), failures: 0 };
+        let claim = Claim {
+            epoch,
+            group,
+            group_name,
+            queue,
+            stage,
+            alarm: Alarm::default(),
+            failures: 0,
+            heard: now,
+            silences: 0,
+        };
         self.claims.insert(epoch, claim);
         Some(epoch)
     }
@@ -173,7 +187,7 @@ impl Core {
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
-        if let Some(epoch) = self.new_claim(group, queue) {
+        if let Some(epoch) = self.new_claim(group, queue, now) {
             self.start_at(epoch, at, stored, now, out);
         }
     }
@@ -341,6 +355,7 @@ impl Core {
             looks: 0,
         };
         claim.stage = Stage::Active(active);
+        (claim.heard, claim.silences) = (now, 0);
         let (id, event) = (
             claim.group,
             Event::Assigned { group: Arc::clone(&claim.group_name), queue: claim.queue.clone(), from: at },

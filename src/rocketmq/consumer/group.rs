@@ -234,6 +234,8 @@ pub(in crate::rocketmq) struct Subscribed {
     pub due: Nanos,
     /// The last thing that kept the assignment from being made, told once.
     pub trouble: Option<String>,
+    /// When the assignment was made last, or could have been for the first time.
+    pub balanced: Nanos,
 }
 
 /// How far the life of a group has come.
@@ -295,7 +297,16 @@ impl Group {
 
 impl Subscribed {
     fn new(tags: TagExpression, now: Nanos) -> Self {
-        Self { tags, paused: false, first_seen: None, asking: false, again: false, due: now, trouble: None }
+        Self {
+            tags,
+            paused: false,
+            first_seen: None,
+            asking: false,
+            again: false,
+            due: now,
+            trouble: None,
+            balanced: now,
+        }
     }
 }
 
@@ -325,6 +336,7 @@ impl Core {
         log::info!(target: "windlass::group", "consumer starts: group={} client={}", group.spec.group, self.context.client_id);
         let topics: Vec<Arc<str>> = group.topics.keys().cloned().collect();
         self.groups.insert(id, group);
+        self.watch(now, out);
         let _ = answer.try_send(Ok(id));
         for topic in &topics {
             self.route_wanted(topic, None, now, out);

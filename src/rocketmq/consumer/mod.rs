@@ -17,3 +17,4 @@ pub mod received;
 pub mod revoke;
 pub mod sendback;
 pub mod settings;
+pub mod watch;

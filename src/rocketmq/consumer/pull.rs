@@ -246,14 +246,17 @@ impl Core {
             broker_name: Some((&*queue.broker).into()),
         };
         let ticket = self.ask(Target::Broker(&addr), &Ask::Pull(&request), Purpose::Pull(epoch), timeout, now, out);
-        self.pulled(epoch, ticket);
+        self.pulled(epoch, ticket, now);
     }
 
     /// A pull is on its way.
-    fn pulled(&mut self, epoch: Epoch, ticket: Ticket) {
+    fn pulled(&mut self, epoch: Epoch, ticket: Ticket, now: Nanos) {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let Stage::Active(active) = &mut claim.stage else { return };
-        active.pull = Pull::Out(ticket);
+        let before = std::mem::replace(&mut active.pull, Pull::Out(ticket));
+        if matches!(before, Pull::Full(..) | Pull::Budget(_) | Pull::Paused) {
+            claim.heard = now;
+        }
         if std::mem::take(&mut active.paused) {
             let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
             self.tell(id, Event::Resumed { group, queue });
@@ -270,7 +273,7 @@ impl Core {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let Some(settings) = self.groups.get(&claim.group).map(|group| &group.spec.settings.pull) else { return };
         let (batch, interval) = (settings.batch, settings.interval);
-        let Some(active) = claim.active() else { return };
+        let Stage::Active(active) = &mut claim.stage else { return };
         active.pull = Pull::Due;
         let asked = active.next;
         match result.and_then(opened) {
@@ -278,6 +281,8 @@ impl Core {
                 self.correct(epoch, QueueOffset(header.next_begin_offset.max(0)), now, out);
             }
             Ok((code, header, frames)) => {
+                claim.heard = now;
+                let was_silent = std::mem::take(&mut claim.silences) > 0;
                 active.failures = 0;
                 active.suggested = header.suggest_broker_id;
                 // A step back would deliver again what has been delivered, without end.
@@ -297,6 +302,9 @@ impl Core {
                     self.pull(epoch, now, out);
                 }
                 self.arrived.push(Arrived { epoch, asked, next, header, frames });
+                if was_silent {
+                    self.heard_again(epoch);
+                }
             }
             Err(error) => self.pull_failed(epoch, &error, now, out),
         }
@@ -381,7 +389,9 @@ impl Core {
             }
             None => {
                 self.route_doubted(&queue.topic, now, out);
-                if before % 20 == 1 || matches!(error, CallError::Wire(_)) {
+                // Once may be a connection that has ended, which is told as such; silence and nonsense are not.
+                let at_once = matches!(error, CallError::Wire(_) | CallError::Timeout { .. });
+                if before % 20 == u32::from(!at_once) {
                     self.tell(id, Event::PullFailed { group: name, queue, detail, times: before + 1 });
                 }
             }

@@ -34,7 +34,13 @@ pub enum Reason {
 
 /// Decides what changes for the member `own`, who holds `held` of the topic's queues.
 ///
-/// `queues` and `members` may come in any order and with repeats.
+/// `queues` and `members` may come in any order, and queues with repeats. A member that is listed twice counts twice: a
+/// broker keeps members by connection and lists one of whom an old connection is still open (its end was lost on the
+/// way, or is still to be handled) once for each, for up to 120 s. Java's members share by the list as it is, so whoever
+/// is listed twice takes both shares, or one of them would be nobody's.
+///
+/// Source: apache/rocketmq@rocketmq-all-4.9.3
+/// broker/src/main/java/org/apache/rocketmq/broker/client/ConsumerGroupInfo.java (`getAllClientId`)
 pub fn plan(rule: &dyn Assign, queues: &[Queue], members: &[String], own: &str, held: &[Queue]) -> Plan {
     let queues: Vec<Queue> = queues.iter().cloned().collect::<SortedSet<_>>().into_iter().collect();
     if queues.is_empty() {
@@ -42,14 +48,14 @@ pub fn plan(rule: &dyn Assign, queues: &[Queue], members: &[String], own: &str, 
     }
     let mut members = members.to_vec();
     members.sort_by(|left, right| java_order(left, right));
-    members.dedup();
     if members.is_empty() {
         return Plan::Keep(Reason::NoMembers);
     }
-    let Some(at) = members.iter().position(|member| member == own) else {
+    let places: Vec<usize> = (0..members.len()).filter(|at| members.get(*at).is_some_and(|it| it == own)).collect();
+    if places.is_empty() {
         return Plan::Keep(Reason::NotListed);
-    };
-    let wanted: SortedSet<Queue> = rule.assign(&queues, &members, at).into_iter().collect();
+    }
+    let wanted: SortedSet<Queue> = places.into_iter().flat_map(|at| rule.assign(&queues, &members, at)).collect();
     Plan::Change {
         revoke: held.iter().filter(|queue| !wanted.contains(*queue)).cloned().collect(),
         claim: wanted.iter().filter(|queue| !held.contains(*queue)).cloned().collect(),
@@ -75,7 +81,7 @@ mod tests {
 
     #[test]
     fn b140_inputs_are_sorted_as_java_sorts_them_before_they_are_shared() {
-        let plan = planned(&[3, 0, 2, 1, 1], &["c2", "c1", "c1"], "c1", &[]);
+        let plan = planned(&[3, 0, 2, 1, 1], &["c2", "c1"], "c1", &[]);
         assert_eq!(plan, Plan::Change { revoke: vec![], claim: queues(&[0, 1]) });
         // U+FF61 sorts behind every surrogate pair in Java, before it by code point.
         let strange = vec![Queue::new("T", "\u{FF61}", 0), Queue::new("T", "\u{1F600}", 0)];
@@ -83,6 +89,16 @@ mod tests {
         assert_eq!(plan, Plan::Change { revoke: vec![], claim: vec![Queue::new("T", "\u{1F600}", 0)] });
         let plan = super::plan(&Averaging, &queues(&[0, 1]), &names(&["\u{FF61}", "\u{1F600}"]), "\u{1F600}", &[]);
         assert_eq!(plan, Plan::Change { revoke: vec![], claim: queues(&[0]) });
+    }
+
+    /// An old connection of `me` has not ended yet for the broker; Java's `you` is the third of three then.
+    #[test]
+    fn a_member_that_is_listed_twice_takes_both_shares_as_the_others_expect() {
+        let listed = ["you", "me", "me"];
+        let (mine, yours) = (planned(&[0, 1, 2, 3, 4, 5, 6, 7], &listed, "me", &[]), Averaging);
+        assert_eq!(mine, Plan::Change { revoke: vec![], claim: queues(&[0, 1, 2, 3, 4, 5]) });
+        let sorted = names(&["me", "me", "you"]);
+        assert_eq!(yours.assign(&queues(&[0, 1, 2, 3, 4, 5, 6, 7]), &sorted, 2), queues(&[6, 7]));
     }
 
     #[test]

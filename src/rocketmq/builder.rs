@@ -46,7 +46,8 @@ impl ClientBuilder {
 
     /// Bytes for all that has been fetched and not finished and for queued sends, of all consumers and producers of this
     /// client. Default 256 MiB, at least 1 MiB. Above it a queue is fetched only while it holds nothing or less than its
-    /// fair share.
+    /// fair share, so that none ever stops for good; in all never more than this, 256 KiB for each queue, and one frame for
+    /// each connection.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);
         self

@@ -132,5 +132,7 @@ mod tests {
         let want = json!({"event": "revoked", "group": "g", "topic": "t", "broker": "b", "queue": 3, "committed": 7, "unfinished": 1});
         assert_eq!(told, want);
         assert_eq!(event(&Event::Missed { events: 2 }), json!({"event": "missed", "events": 2}));
+        let told = event(&Event::HeartbeatFailed { addr: "h:1".into(), detail: "code 1".into() });
+        assert_eq!(told, json!({"event": "heartbeat failed", "addr": "h:1", "detail": "code 1"}));
     }
 }

@@ -153,6 +153,55 @@ fn c_077_empty_and_short_log_files() {
     }
 }
 
+/// Whatever file of the log is gone: refused by its name if what was durable is gone with it, else told.
+#[test]
+fn a_segment_that_somebody_has_removed_is_never_passed_over_in_silence() {
+    let (disk, sent) = filled(true);
+    let all: Vec<String> = disk.list("log").unwrap().into_iter().map(|file| format!("log/{}", file.name)).collect();
+    assert_eq!(all.len(), 5, "the last one is made ahead: {all:?}");
+    for (at, name) in all.iter().enumerate() {
+        for keep_next in [true, false] {
+            let after = disk.after_kill();
+            after.remove(name).unwrap();
+            if !keep_next && at != 4 {
+                after.remove(&all[4]).unwrap();
+            }
+            let (opened, ears) = try_open(&after, small());
+            match (at, opened) {
+                // As if retention had taken it, but for the word.
+                (0, Ok((store, _))) => {
+                    assert!(count(&store) < sent);
+                    let events = ears.events.lock().unwrap().clone();
+                    assert_eq!(events.first(), Some(&Event::Gone { first: 0, segments: 1 }));
+                }
+                (1..=3, Err(OpenError::Damaged { file, .. })) => assert_eq!(file, *name, "next kept {keep_next}"),
+                (4, Ok((store, _))) => assert_eq!(count(&store), sent),
+                (at, other) => panic!("{at}: {:?}", other.map(|(_, recovered)| recovered)),
+            }
+        }
+    }
+    // What nobody has called durable is missed all the same.
+    let (disk, _) = filled(false);
+    let after = disk.after_kill();
+    after.remove("log/00000000000000012288").unwrap();
+    after.write("log/00000000000000016384", &[0; 64]).unwrap();
+    let (opened, ears) = try_open(&after, small());
+    assert!(opened.is_ok());
+    let events = ears.events.lock().unwrap().clone();
+    assert!(events.iter().any(|event| matches!(event, Event::TailCut { at: 12_288, bytes: 4096, .. })), "{events:?}");
+    // A checkpoint that names no complete segment knows what was durable too.
+    let disk = FaultyDisk::new();
+    let (store, _) = open(&disk, small());
+    store.append(&store.queue("t", 0), &message(b"one", b""), 0).unwrap();
+    store.flush_step().unwrap();
+    store.segment_step(0);
+    drop(store);
+    let after = disk.after_kill();
+    after.remove("log/00000000000000000000").unwrap();
+    let (opened, _) = try_open(&after, small());
+    assert!(matches!(opened, Err(OpenError::Damaged { file, .. }) if file == "log/00000000000000000000"));
+}
+
 #[test]
 fn a_directory_of_another_version_is_refused_untouched() {
     let (disk, _) = filled(true);

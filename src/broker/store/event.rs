@@ -98,6 +98,14 @@ pub enum Event {
         /// Segments that went.
         segments: usize,
     },
+    /// The oldest segments that the checkpoint names are not there: they were retired in the moment before a crash, or
+    /// somebody has removed their files.
+    Gone {
+        /// Start of the first.
+        first: u64,
+        /// How many.
+        segments: usize,
+    },
     /// Undelivered delayed or unresolved half messages went, because the log is twice as large as it may be.
     PinnedRetired {
         /// Start of the segment they were in.

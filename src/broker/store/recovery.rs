@@ -135,7 +135,9 @@ impl Recovery {
                 self.queues.replay_floor(topic, *queue, *next, *at);
             }
         }
-        self.limit = self.limit.max(files.front().map_or(0, |first| first.start));
+        if self.segments.all().is_empty() {
+            self.limit = self.beginning(known.as_ref(), files.front())?;
+        }
         let fresh = known.is_none() && files.is_empty();
         if let Some(end) = known.as_ref().and_then(|known| known.clean)
             && self.take_clean(end, since.epoch, &files)?
@@ -147,6 +149,21 @@ impl Recovery {
         }
         let (end, rest) = self.scan_all(&files, since)?;
         self.make_final(end, &rest, since)
+    }
+
+    /// Where a log begins of which the checkpoint names no complete segment that is there. Behind such a segment it goes
+    /// on where that ends, whatever files there are: a gap between them is damage.
+    fn beginning(&self, known: Option<&Checkpoint>, first: Option<&Found>) -> Result<u64, OpenError> {
+        let first = first.map_or(0, |first| first.start);
+        // What retention takes lies below the durable mark of the checkpoint that let it go.
+        if let Some(known) = known.filter(|known| known.durable > 0 && known.durable < first) {
+            let missing = known.sealed.last().map_or(0, |last| last.start + last.capacity);
+            if !self.options.repair {
+                return Err(damaged(missing, missing, "the segment is missing"));
+            }
+            self.watch.event(Event::Repaired { at: first, bytes: known.durable.saturating_sub(missing) });
+        }
+        Ok(first)
     }
 
     /// The segment files, oldest first.
@@ -175,12 +192,13 @@ impl Recovery {
             self.disk.remove(&name_of(file.start)).map_err(io("removing a retired segment"))?;
             files.pop_front();
         }
-        let mut begun = false;
+        let (mut begun, mut gone) = (false, 0);
         for known in sealed {
             let Some(file) = files.front().filter(|file| file.start == known.start) else {
                 if begun {
                     return Err(damaged(known.start, known.start, "the segment is missing"));
                 }
+                gone += 1;
                 continue;
             };
             begun = true;
@@ -189,6 +207,9 @@ impl Recovery {
             }
             self.take_one_sealed(known)?;
             files.pop_front();
+        }
+        if let (1.., Some(first)) = (gone, sealed.first()) {
+            self.watch.event(Event::Gone { first: first.start, segments: gone });
         }
         Ok(())
     }
@@ -386,7 +407,12 @@ impl Recovery {
         let torn_in_active = rest.active.as_ref().map_or(0, |active| active.torn_to.saturating_sub(active.end));
         let behind = rest.files.iter().filter(|file| file.start > end || rest.active.is_none());
         let lost: Vec<&Found> = behind.filter(|file| self.has_record(file)).collect();
-        let lost_bytes: u64 = torn_in_active + lost.iter().map(|file| file.len).sum::<u64>();
+        // A segment is made once the one before it is in use: a gap in front of it was a segment with records.
+        let gap = match &rest.active {
+            Some(_) => 0,
+            None => rest.files.first().map_or(0, |file| file.start.saturating_sub(end)),
+        };
+        let lost_bytes: u64 = gap + torn_in_active + lost.iter().map(|file| file.len).sum::<u64>();
         if lost_bytes > 0 {
             self.durable = self.durable.max(self.durable_behind(&rest.files)?);
         }

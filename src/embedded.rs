@@ -110,6 +110,8 @@ impl Guest for Link {
         if let Some(client) = self.client.get().and_then(WeakClient::upgrade) {
             client.shutdown(GUEST_STOP);
         }
+        // Whether its loop has ended or a handler still holds it up: the dispatcher hears no more of it.
+        self.close();
     }
 }
 

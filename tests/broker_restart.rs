@@ -7,10 +7,11 @@ mod peer;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use peer::Caller;
-use windlass::Error;
 use windlass::broker::{Broker, Flush};
+use windlass::{Error, Message, Stored};
 
 /// A directory of its own for each test, gone afterwards.
 struct Dir(PathBuf);
@@ -156,6 +157,48 @@ fn a_directory_that_cannot_be_used_is_refused() {
     fs::write(file.0.join("plain"), b"").unwrap();
     let error = Broker::open(file.0.join("plain")).start().unwrap_err();
     assert!(matches!(error, Error::Store { .. } | Error::Io { .. }), "{error}");
+}
+
+/// What `shutdown` has ended is over, also for those who still hold handles: the directory is free, and a client of the
+/// first broker can neither reach it nor change it.
+#[test]
+fn a_directory_is_free_once_shutdown_has_returned() {
+    let dir = Dir::new();
+    let broker = Broker::open(&dir.0).topic("orders", 1).start().unwrap();
+    let client = broker.client().unwrap();
+    let producer = client.producer("p").start().unwrap();
+    let writer = producer.topic("orders").unwrap();
+    writer.send(b"first").unwrap();
+    // A handler that does not come back keeps its client's loop busy beyond the broker's patience with it.
+    let (entered, has_entered) = std::sync::mpsc::channel();
+    let (let_go, may_go) = std::sync::mpsc::channel::<()>();
+    let may_go = std::sync::Mutex::new(may_go);
+    let consumer = client
+        .push_consumer("g")
+        .subscribe("orders", "*")
+        .handler(move |_| {
+            let _ = entered.send(());
+            let _ = may_go.lock().unwrap().recv_timeout(Duration::from_secs(60));
+        })
+        .start()
+        .unwrap();
+    has_entered.recv_timeout(Duration::from_secs(60)).unwrap();
+    broker.shutdown(Duration::from_secs(60)).unwrap();
+
+    let again = Broker::open(&dir.0).start().unwrap();
+    assert_eq!(again.topic_len("orders"), 1);
+    let late = again.client().unwrap().producer("p").start().unwrap();
+    late.send(Message::new("orders", "second")).unwrap();
+    assert!(writer.send(b"lost").is_err());
+    let error = producer.send(Message::new("young", "lost")).unwrap_err();
+    assert_eq!(error.stored(), Stored::No, "{error}");
+    assert!(matches!(error.cause(), Error::Closed), "{error}");
+    drop(let_go);
+    drop((consumer, producer, writer, client, broker));
+    late.send(Message::new("orders", "third")).unwrap();
+    drop(again);
+    let last = Broker::open(&dir.0).start().unwrap();
+    assert_eq!((last.topic_len("orders"), last.topic_len("young")), (3, 0));
 }
 
 /// An ephemeral broker leaves nothing behind.

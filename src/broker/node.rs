@@ -376,10 +376,12 @@ impl Broker {
     }
 
     /// Stops: no new requests, registrations ended, sockets closed, everything acknowledged on the disk. The second call
-    /// does nothing. Another broker can have the directory once this one has been dropped.
+    /// does nothing. Once it has returned `Ok` another broker can have the directory, also while clients of
+    /// [`Broker::client`] live on: what they ask ends with [`Error::Closed`].
     ///
     /// # Errors
-    /// [`Error::Timeout`] if a thread has not ended within `timeout`.
+    /// [`Error::Timeout`] if a thread has not ended within `timeout`, or the disk did not take the end of the log; the
+    /// directory is free when this broker and its clients have been dropped then.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = after(timeout);
         let late = || Error::Timeout { request: "shutdown", addr: Some(self.broker_addr()), waited: timeout };
@@ -396,6 +398,7 @@ impl Broker {
         }
         in_time &= self.running.thread.join_by(deadline);
         self.dispatcher.save_offsets();
+        self.dispatcher.close_state();
         self.dispatcher.sync_state();
         if let Some(threads) = locked(&self.running.threads).take() {
             in_time &= threads.stop(deadline);

@@ -223,6 +223,11 @@ impl Dispatcher {
         self.saved.disk.is_some() && self.saved.loaded.load(Ordering::Acquire)
     }
 
+    /// Nothing is written from now on: the directory is about to belong to somebody else.
+    pub(super) fn close_state(&self) {
+        self.saved.loaded.store(false, Ordering::Release);
+    }
+
     /// Replaces a file; the one before stays as its backup. A failure keeps what was there.
     fn write(&self, name: &str, file: &impl json::Item) -> bool {
         let Some(disk) = &self.saved.disk else { return false };

@@ -420,6 +420,35 @@ fn s_18_a_second_process_fails_before_it_changes_a_byte() {
 }
 
 #[test]
+fn s_18_a_closed_store_gives_its_directory_free_and_changes_nothing_any_more() {
+    let disk = FaultyDisk::new();
+    let options = small().retain_segments(1);
+    let (store, _) = open(&disk, options.clone());
+    let queue = store.queue("t", 0);
+    for _ in 0..60 {
+        store.append(&queue, &message(&[b'x'; 150], b""), 0).unwrap();
+        store.flush_step().unwrap();
+    }
+    let (known, min) = (drain(&store, &queue), store.log_min());
+    assert!(store.close());
+    let (next, _) = open(&disk, small());
+    let (before, calls) = (disk.contents(), disk.calls());
+    store.segment_step(1 << 40);
+    store.flush_step().unwrap();
+    assert!(matches!(store.append(&queue, &message(b"late", b""), 0), Err(AppendError::Closed)));
+    assert!(matches!(store.delete_topic("t", 0), Err(AppendError::Closed)));
+    assert!(store.close());
+    assert_eq!((disk.contents(), disk.calls()), (before, calls), "it changed the other's directory");
+    assert_eq!((drain(&store, &queue), store.log_min()), (known, min), "what it knows it still reads");
+    drop(store);
+    assert!(matches!(
+        Store::open(Arc::new(disk.clone()), small(), 0, Arc::new(Unwatched)),
+        Err(OpenError::InUse { .. })
+    ));
+    drop(next);
+}
+
+#[test]
 fn a_failed_sync_makes_the_store_read_only_for_good() {
     let disk = FaultyDisk::new();
     let ears = Arc::new(Ears::default());

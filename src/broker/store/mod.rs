@@ -58,6 +58,7 @@ pub use threads::Threads;
 use crate::disk::{Disk, Held};
 use crate::model::QueueOffset;
 use crate::work::ranks::Ranked;
+use crate::work::sync::locked;
 
 /// A store of messages. Clones share it.
 #[derive(Clone)]
@@ -94,7 +95,10 @@ struct Shared {
     /// When the last checkpoint was written, and the durable mark in it.
     checkpoint_ms: AtomicI64,
     checkpoint_at: AtomicU64,
-    _lock: Held,
+    /// Until the store has been closed in order; a leaf lock.
+    lock: Mutex<Option<Held>>,
+    /// The directory may belong to somebody else by now: nothing may be changed in it.
+    released: AtomicBool,
 }
 
 impl Store {
@@ -174,8 +178,10 @@ impl Store {
     }
 
     /// Takes no more appends, makes everything durable and says in the checkpoint that the log ends here, so that the
-    /// next start need not scan. False if that could not be done; nothing acknowledged is lost by it. The directory
-    /// stays locked until the last handle is dropped. [`Threads::stop`] calls it; without threads the owner does.
+    /// next start need not scan. Then the directory is free, although handles may live on: they still read what they
+    /// know, and refuse everything else. False if that could not be done; nothing acknowledged is lost by it, and the
+    /// directory stays locked until the last handle is dropped. [`Threads::stop`] calls it; without threads the owner
+    /// does.
     pub fn close(&self) -> bool {
         let shared = &*self.shared;
         {
@@ -189,7 +195,12 @@ impl Store {
             return false;
         }
         shared.seal_all();
-        shared.save_clean()
+        if !shared.save_clean() {
+            return false;
+        }
+        shared.released.store(true, Ordering::SeqCst);
+        drop(locked(&shared.lock).take());
+        true
     }
 }
 

@@ -585,7 +585,8 @@ impl Recovery {
             begun: AtomicBool::new(false),
             checkpoint_ms: AtomicI64::new(now_ms),
             checkpoint_at: AtomicU64::new(active.end),
-            _lock: lock,
+            lock: Mutex::new(Some(lock)),
+            released: AtomicBool::new(false),
         };
         if !report.clean {
             // The new epoch must be known before anything of it can reach the disk.

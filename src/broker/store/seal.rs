@@ -40,6 +40,9 @@ impl Store {
 impl Shared {
     pub(super) fn segment_step(&self, now_ms: i64) -> Duration {
         let mut again = RETENTION_EVERY;
+        if self.released.load(Ordering::SeqCst) {
+            return again;
+        }
         if self.prepare() {
             self.populate();
         } else {
@@ -142,6 +145,7 @@ impl Shared {
         let region = self.disk.allocate(&name, size, 0)?;
         let writer = region.writer().ok_or_else(|| std::io::Error::other("the new segment has a writer already"))?;
         let segment = Arc::new(Segment::new(start, size, Some(region)));
+        segment.made_here.store(true, Ordering::Relaxed);
         Ok(Next { segment, writer })
     }
 
@@ -245,6 +249,9 @@ impl Shared {
 
     /// Makes a segment's index file again from its records, and points the queues to it. Blocks.
     pub(super) fn rebuild_index(&self, segment: &Arc<Segment>) -> std::io::Result<()> {
+        if self.released.load(Ordering::SeqCst) {
+            return Err(std::io::Error::other("the store has been closed"));
+        }
         let scanned = scan(&*self.disk, &self.options, segment.start, Since::default(), true)?;
         let (last_crc, last_epoch) = *locked(&segment.last);
         let end = segment.sealed_end().unwrap_or(scanned.end);
@@ -299,7 +306,9 @@ impl Shared {
         // A frame may still point into the mapping: then the file must not be written again under it.
         let unused = segment.unmap().is_none_or(|region| Arc::strong_count(&region) == 1);
         let mut spares = locked(&self.spares);
-        let wanted = unused && spares.len() < SPARES && segment.capacity == self.options.largest_segment;
+        // An earlier store of this process may have left frames that point into a file which this one has only found.
+        let ours = segment.made_here.load(Ordering::Relaxed);
+        let wanted = ours && unused && spares.len() < SPARES && segment.capacity == self.options.largest_segment;
         if wanted {
             let spare = format!("log/.spare-{}", segment.start);
             if self.disk.rename(&name, &spare).is_ok() {

@@ -145,7 +145,14 @@ impl<B: Batch> ProcessQueue<B> {
     /// An empty queue whose group has consumed everything below `start`.
     pub fn new(epoch: Epoch, start: QueueOffset, settings: Settings) -> Self {
         let stock = Ranked::new(Rank::ProcessQueue, Stock::new(start.0));
-        Self { epoch, settings, messages: AtomicU64::new(0), bytes: AtomicU64::new(0), stretch: Stretch::default(), stock }
+        Self {
+            epoch,
+            settings,
+            messages: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            stretch: Stretch::default(),
+            stock,
+        }
     }
 
     /// The claim this queue belongs to.

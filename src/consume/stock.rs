@@ -198,7 +198,8 @@ impl<B: Batch> Stock<B> {
 
     /// What has waited for long and is all that is left of its batch.
     pub(super) fn settled(&self, now: Nanos) -> Vec<Part<B>> {
-        let waiting = self.waiting.iter().filter(|waiting| now.since(waiting.since) >= SETTLED).map(|waiting| &waiting.part);
+        let waiting =
+            self.waiting.iter().filter(|waiting| now.since(waiting.since) >= SETTLED).map(|waiting| &waiting.part);
         waiting.chain(&self.again).filter(|part| Arc::strong_count(&part.batch) == 1).cloned().collect()
     }
 

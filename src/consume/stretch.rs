@@ -48,7 +48,9 @@ impl Stretch {
     /// Thread: under the process queue's lock.
     pub fn recall(&self, key: StretchKey) -> Option<u32> {
         let none = word(self.next(), 0);
-        let found = self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| (word >> 32 == u64::from(key.0)).then_some(none));
+        let found = self
+            .0
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| (word >> 32 == u64::from(key.0)).then_some(none));
         found.ok().map(|word| u32::try_from(word & u64::from(u32::MAX)).unwrap_or(u32::MAX))
     }
 

@@ -392,7 +392,9 @@ impl Connections {
     /// Ends the connections for which most waits until the others fit.
     fn shed_output(&mut self) {
         while self.unwritten > self.settings.output_total {
-            let Some((slowest, _)) = self.table.iter().max_by_key(|(_, connection)| connection.unwritten) else { return };
+            let Some((slowest, _)) = self.table.iter().max_by_key(|(_, connection)| connection.unwritten) else {
+                return;
+            };
             let slowest = Conn(*slowest);
             // One that only writes its rest goes without a word.
             self.over(slowest, Why::OutputFull);

@@ -123,3 +123,42 @@ fn a_stopped_broker_ends_its_connections() {
     broker.shutdown(Duration::from_secs(10)).unwrap();
     assert!(!matches!(idle.read(&mut [0; 1]), Ok(1..)));
 }
+
+/// C-050: offsets of a new group that are stored at the same time are all kept.
+#[test]
+fn c050_first_offsets_of_a_group_that_come_at_the_same_time_are_all_kept() {
+    const THREADS: usize = 16;
+    let broker = Broker::ephemeral().topic("t", THREADS as u32).start().unwrap();
+    let mut sender = Caller::connect(broker.broker_addr());
+    for queue in 0..THREADS {
+        let fields = [("a", "p"), ("b", "t"), ("c", "TBW102"), ("d", "4"), ("e", &queue.to_string()), ("f", "0")];
+        let rest = [("g", "1700000000000"), ("h", "0"), ("i", ""), ("j", "0"), ("k", "false")];
+        assert_eq!(sender.ask(310, &[&fields[..], &rest].concat(), b"x").code, 0);
+    }
+    // A pull makes the group; nobody has committed for it yet.
+    for round in 0..100 {
+        let group = format!("G{round}");
+        let of = [("consumerGroup", &*group), ("topic", "t"), ("queueId", "0"), ("queueOffset", "0"), ("sysFlag", "4")];
+        let rest = [("maxMsgNums", "1"), ("commitOffset", "0"), ("suspendTimeoutMillis", "0"), ("subscription", "*")];
+        assert_eq!(sender.ask(11, &[&of[..], &rest, &[("subVersion", "0")]].concat(), b"").code, 0);
+    }
+    let together = std::sync::Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for queue in 0..THREADS {
+            let (broker, together) = (&broker, &together);
+            scope.spawn(move || {
+                let mut caller = Caller::connect(broker.broker_addr());
+                for round in 0..100 {
+                    let group = format!("G{round}");
+                    let queue = queue.to_string();
+                    let of = [("consumerGroup", &*group), ("topic", "t"), ("queueId", &*queue)];
+                    together.wait();
+                    assert_eq!(caller.ask(15, &[&of[..], &[("commitOffset", "1")]].concat(), b"").code, 0);
+                    together.wait();
+                    let stored = caller.ask(14, &of, b"");
+                    assert_eq!((stored.code, stored.field("offset")), (0, "1"), "round {round} queue {queue}");
+                }
+            });
+        }
+    });
+}

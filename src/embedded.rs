@@ -14,13 +14,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{RecvTimeoutError, bounded};
-
 use crate::broker::{
     Broker, Delivery, Dispatcher, Face, Fault, Guest, Op, Outbox, Outlet, Plain, PlainTopic, Pulled, Refusal, Reply,
     Sender as Origin, Session, Ticket as Slip, handle,
 };
 use crate::error::Error;
+use crate::net::answer::{NoAnswer, pair};
 use crate::net::{Change, Conn, FrameBuf, Out};
 use crate::rocketmq::builder::ClientBuilder;
 use crate::rocketmq::caller::SocketCaller;
@@ -438,18 +437,18 @@ impl Caller for DirectCaller {
         }
         let mut waiting = None;
         let carried = self.link.carry(to, ask, &mut || {
-            let (sender, answered) = bounded(1);
+            let (giver, answered) = pair();
             waiting = Some(answered);
-            Waits::Thread(sender)
+            Waits::Thread(giver)
         });
         match (carried, waiting) {
             (Some(result), _) => result,
             (None, None) => Err(CallError::Closed),
             (None, Some(answered)) => {
                 let begun = Instant::now();
-                answered.recv_deadline(deadline).unwrap_or_else(|error| match error {
-                    RecvTimeoutError::Timeout => Err(CallError::Timeout { waited: begun.elapsed() }),
-                    RecvTimeoutError::Disconnected => Err(CallError::Closed),
+                answered.wait_until(deadline).unwrap_or_else(|error| match error {
+                    NoAnswer::Late => Err(CallError::Timeout { waited: begun.elapsed() }),
+                    NoAnswer::Lost => Err(CallError::Closed),
                 })
             }
         }

@@ -11,6 +11,7 @@ use super::groups::GroupSettings;
 use super::members::{Manner, Member, Subscription};
 use super::session::Outbox;
 use super::topics::{MOST_QUEUES, Topic, is_system};
+use crate::model::sort::{sort, sort_by};
 use crate::model::{DelayLevel, SortedMap, names};
 use crate::wire::remoting::codes::answer;
 
@@ -165,7 +166,7 @@ impl Dispatcher {
             let subscribed = members.groups().filter(|(_, group)| group.subscriptions().contains_key(topic));
             groups.extend(subscribed.map(|(name, _)| name.clone()));
         }
-        groups.sort();
+        sort(&mut groups);
         groups.dedup();
         groups.iter().map(|group| group.to_string()).collect()
     }
@@ -181,7 +182,7 @@ impl Dispatcher {
             Refusal::new(answer::CONSUMER_NOT_ONLINE, remark)
         })?;
         let mut subscriptions: Vec<Subscription> = found.subscriptions().values().cloned().collect();
-        subscriptions.sort_by(|a, b| a.topic.cmp(&b.topic));
+        sort_by(&mut subscriptions, |a, b| a.topic.cmp(&b.topic));
         Ok(Connections { members: found.members().cloned().collect(), manner: *found.manner(), subscriptions })
     }
 

@@ -8,10 +8,11 @@ use std::sync::Arc;
 
 use super::dispatch::{Dispatcher, Refusal};
 use super::groups::GroupSettings;
-use super::members::{Beat, Member};
+use super::members::{Beat, Group, Member};
 use super::session::{Outbox, Session};
 use super::settings::Compat;
 use crate::model::names;
+use crate::model::sort::sort;
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::command::Language;
 use crate::wire::remoting::group::HeartbeatBody;
@@ -83,12 +84,12 @@ impl Dispatcher {
     /// SYSTEM_ERROR if nobody is there.
     pub fn consumer_list(&self, group: &str) -> Result<Vec<Arc<str>>, Refusal> {
         let members = self.members.lock();
-        let mut clients: Vec<Arc<str>> =
-            members.group(group).into_iter().flat_map(|group| group.members()).map(|m| m.client.clone()).collect();
+        let clients = |group: &Group| group.members().map(|member| member.client.clone()).collect();
+        let mut clients: Vec<Arc<str>> = members.group(group).map(clients).unwrap_or_default();
         if clients.is_empty() {
             return Err(Refusal::new(answer::SYSTEM_ERROR, format!("no consumer for this group, {group}")));
         }
-        clients.sort();
+        sort(&mut clients);
         Ok(clients)
     }
 

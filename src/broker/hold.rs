@@ -190,8 +190,10 @@ impl<R> Holds<R> {
 
     /// Takes every pull of a topic, so that it is answered although nothing came (the topic was deleted).
     pub fn take_topic(&mut self, topic: &str, woken: &mut Vec<Held<R>>) {
-        let waiting: Vec<u32> =
-            self.queues.get(topic).map(|queues| queues.values().flatten().copied().collect()).unwrap_or_default();
+        let mut waiting = Vec::new();
+        if let Some(queues) = self.queues.get(topic) {
+            queues.values().for_each(|places| waiting.extend_from_slice(places));
+        }
         woken.extend(waiting.into_iter().filter_map(|at| self.take(at)));
     }
 

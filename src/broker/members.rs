@@ -203,7 +203,8 @@ impl Members {
 
     /// The sessions of a group's members.
     pub fn sessions(&self, group: &str) -> Vec<Arc<Session>> {
-        self.groups.get(group).into_iter().flat_map(Group::members).map(|member| member.session.clone()).collect()
+        let sessions = |group: &Group| group.members().map(|member| member.session.clone()).collect();
+        self.groups.get(group).map(sessions).unwrap_or_default()
     }
 
     /// A consumer's heartbeat. The subscriptions of the last one stand for the whole group, as on Apache's broker: two
@@ -274,13 +275,15 @@ impl Members {
 
     /// Connections that have been silent too long; their owner closes them, which ends their memberships.
     pub fn silent(&self, now: Nanos) -> Vec<Arc<Session>> {
-        let members = self.groups.values().flat_map(|group| group.members.values());
-        let producers = self.producers.values().flat_map(HashMap::values);
-        let mut silent: Vec<Arc<Session>> =
-            members.chain(producers).filter(|m| now >= m.seen + SILENT).map(|member| member.session.clone()).collect();
-        silent.sort_by_key(|session| session.id);
-        silent.dedup_by_key(|session| session.id);
-        silent
+        let mut silent = SortedMap::new();
+        let mut look = |member: &Member| {
+            if now >= member.seen + SILENT {
+                silent.insert(member.session.id, member.session.clone());
+            }
+        };
+        self.groups.values().for_each(|group| group.members.values().for_each(&mut look));
+        self.producers.values().for_each(|members| members.values().for_each(&mut look));
+        silent.into_values().collect()
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::dispatch::{Dispatcher, Refusal};
 use super::settings::Compat;
+use crate::model::sort::sort;
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::offset::{QueryOffsetRequest, UpdateOffsetRequest};
 
@@ -45,21 +46,21 @@ impl Offsets {
 
     /// Topics in which a group has an offset.
     pub fn topics_of(&self, group: &str) -> Vec<Arc<str>> {
-        let mut topics: Vec<Arc<str>> = self
-            .topics
-            .iter()
-            .filter(|(_, groups)| groups.contains_key(group))
-            .map(|(topic, _)| topic.clone())
-            .collect();
-        topics.sort();
+        let mut topics = Vec::new();
+        for (topic, groups) in &self.topics {
+            if groups.contains_key(group) {
+                topics.push(topic.clone());
+            }
+        }
+        sort(&mut topics);
         topics
     }
 
     /// Groups that have an offset in a topic.
     pub fn groups_of(&self, topic: &str) -> Vec<Arc<str>> {
         let mut groups: Vec<Arc<str>> =
-            self.topics.get(topic).into_iter().flatten().map(|(name, _)| name.clone()).collect();
-        groups.sort();
+            self.topics.get(topic).map(|groups| groups.keys().cloned().collect()).unwrap_or_default();
+        sort(&mut groups);
         groups
     }
 
@@ -98,10 +99,14 @@ impl Offsets {
     }
 
     /// Every offset as `topic@group`, queue, offset.
-    pub fn entries(&self) -> impl Iterator<Item = (String, &HashMap<i32, i64>)> {
-        self.topics
-            .iter()
-            .flat_map(|(topic, groups)| groups.iter().map(move |(group, queues)| (format!("{topic}@{group}"), queues)))
+    pub fn entries(&self) -> Vec<(String, &HashMap<i32, i64>)> {
+        let mut entries = Vec::new();
+        for (topic, groups) in &self.topics {
+            for (group, queues) in groups {
+                entries.push((format!("{topic}@{group}"), queues));
+            }
+        }
+        entries
     }
 
     /// Takes an entry of a file. Entries without an `@` are left out.
@@ -232,7 +237,7 @@ mod tests {
         offsets.forget_topic("t");
         assert_eq!(offsets.topics_of("g"), ["u".into()]);
         offsets.forget_group("g");
-        assert_eq!(offsets.entries().count(), 0);
+        assert_eq!(offsets.entries().len(), 0);
     }
 
     #[test]

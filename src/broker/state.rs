@@ -187,6 +187,7 @@ impl Dispatcher {
             }
             let table = offsets
                 .entries()
+                .into_iter()
                 .map(|(key, queues)| (key, queues.iter().map(|(id, at)| (*id, *at)).collect()))
                 .collect();
             (OffsetsFile { offset_table: table, ..OffsetsFile::default() }, changes)

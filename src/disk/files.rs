@@ -15,6 +15,7 @@ use super::lock_file::{self, Held, LockError};
 #[cfg(feature = "broker")]
 use super::mapped::{NoFile, Region};
 use super::{Blob, Disk, Listed};
+use crate::model::sort::sort;
 
 /// A directory of the file system.
 pub struct Files {
@@ -112,7 +113,7 @@ impl Disk for Files {
                 found.push(Listed { name, len: meta.len() });
             }
         }
-        found.sort();
+        sort(&mut found);
         Ok(found)
     }
 

@@ -4,9 +4,8 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicI32, Ordering};
 
-use crossbeam_channel::Sender;
-
 use crate::broker::{Delivery, Outlet, PullReply, Reply, SendReply, SessionId, Ticket as Slip, write_members_changed};
+use crate::net::answer::Giver;
 use crate::net::{FrameBuf, Handle, PostError};
 use crate::rocketmq::core::Command as CoreCommand;
 use crate::rocketmq::port::{Answer, CallError, Done, News, SendAnswer, Ticket};
@@ -21,7 +20,7 @@ pub(super) enum Waits {
     /// The core, through the inbox of its loop.
     Core(Ticket),
     /// A blocked caller.
-    Thread(Sender<Result<Answer, CallError>>),
+    Thread(Giver<Result<Answer, CallError>>),
     /// A callback that is short.
     Done(Done),
     /// Nobody.
@@ -70,7 +69,7 @@ impl Desk {
         match waits {
             Waits::Core(ticket) => self.post(News::Answered { ticket, result }),
             // One that has given up is gone.
-            Waits::Thread(sender) => drop(sender.try_send(result)),
+            Waits::Thread(giver) => drop(giver.give(result)),
             Waits::Done(done) => done(result),
             Waits::Nobody => {}
         }
@@ -155,6 +154,7 @@ pub(super) fn content(mut frame: Vec<u8>) -> FrameBuf {
 mod tests {
     use super::*;
     use crate::broker::SendReply;
+    use crate::net::answer::pair;
     use crate::net::{Change, Conn, FrameBuf, Out, Reactor, Role, Settings};
     use crate::work::clock::{Clock, Nanos};
     use std::sync::mpsc;
@@ -203,32 +203,32 @@ mod tests {
     #[test]
     fn an_answer_reaches_who_waits_for_it_and_nobody_twice() {
         let (desk, _reactor) = desk();
-        let (sender, thread) = crossbeam_channel::bounded(1);
+        let (giver, thread) = pair();
         let (told, callback) = mpsc::channel();
         let slips = [
-            desk.put(310, Waits::Thread(sender)),
+            desk.put(310, Waits::Thread(giver)),
             desk.put(310, Waits::Done(Box::new(move |result| told.send(result.is_ok()).unwrap()))),
             desk.put(310, Waits::Nobody),
         ];
         for slip in slips.iter().chain(&slips) {
             desk.deliver(SessionId(1), stored(*slip));
         }
-        let sent = thread.try_recv().unwrap().unwrap().sent().unwrap();
+        let sent = thread.poll().unwrap().unwrap().sent().unwrap();
         assert_eq!((sent.queue_id, sent.queue_offset), (1, 7));
         assert_eq!(sent.id.to_string(), "7F00000100002A9F0000000000000020");
         assert_eq!(callback.iter().collect::<Vec<_>>(), [true]);
-        assert!(thread.try_recv().is_err());
+        assert!(thread.poll().is_none());
     }
 
     #[test]
     fn whoever_waits_hears_of_the_end() {
         let (desk, _reactor) = desk();
-        let (sender, thread) = crossbeam_channel::bounded(1);
-        desk.put(310, Waits::Thread(sender));
+        let (giver, thread) = pair();
+        desk.put(310, Waits::Thread(giver));
         desk.put(11, Waits::Core(Ticket(5)));
         desk.forget(Ticket(5));
         desk.deliver(SessionId(1), Delivery::Close);
-        assert!(matches!(thread.try_recv(), Ok(Err(CallError::Disconnected { .. }))));
+        assert!(matches!(thread.poll(), Some(Err(CallError::Disconnected { .. }))));
         assert!(locked(&desk.waiting).is_empty());
     }
 

@@ -3,6 +3,7 @@
 pub mod message;
 pub mod names;
 pub mod queue;
+pub mod sort;
 pub mod sorted;
 pub mod tags;
 

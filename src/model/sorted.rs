@@ -162,6 +162,11 @@ impl<K, V> SortedMap<K, V> {
         IntoItems::new(self.keys.chunks)
     }
 
+    /// All values in the order of their keys, by value.
+    pub fn into_values(self) -> IntoItems<V> {
+        IntoItems::new(self.values)
+    }
+
     /// Forgets everything.
     pub fn clear(&mut self) {
         *self = Self::new();

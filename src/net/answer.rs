@@ -4,8 +4,9 @@
 //! races (the answer, a time-out, the end of a connection, a shutdown), the taker gets exactly one outcome and the giver
 //! learns whether it was in time. Nothing here knows what an answer is.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use crate::work::clock::after;
 use crate::work::sync::{Arc, Condvar, Mutex, locked};
 
 /// The loop's end. Dropping it unused tells the taker that no answer will come.
@@ -84,6 +85,26 @@ impl<T> Drop for Giver<T> {
 }
 
 impl<T> Taker<T> {
+    /// Waits for the answer as long as it takes: for what the loop answers at once, or ends.
+    ///
+    /// # Errors
+    /// `Lost`.
+    pub fn wait(self) -> Result<T, NoAnswer> {
+        self.wait_until(after(Duration::MAX))
+    }
+
+    /// The answer, if it is there already; once.
+    pub fn poll(&self) -> Option<T> {
+        let mut state = locked(&self.slot.state);
+        match std::mem::replace(&mut *state, State::Left) {
+            State::Given(answer) => Some(answer),
+            other => {
+                *state = other;
+                None
+            }
+        }
+    }
+
     /// Waits for the answer, at most until `deadline`.
     ///
     /// # Errors

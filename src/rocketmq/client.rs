@@ -7,8 +7,6 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::bounded;
-
 use super::builder::{ClientBuilder, bad, check_servers, random, split_list};
 use super::consumer::group::{ConsumerHandle, ConsumerReport, ConsumerSpec};
 use super::consumer::push::PushConsumerBuilder;
@@ -21,6 +19,7 @@ use crate::consume::pool::Pool;
 use crate::error::Error;
 use crate::model::Queue;
 use crate::model::names;
+use crate::net::answer::{NoAnswer, pair};
 use crate::net::{self, FramePool, Handle, PostError, Reactor};
 use crate::work::budget::Budget;
 use crate::work::clock::{Clock, after};
@@ -145,14 +144,14 @@ impl Shared {
     /// As [`route`](Self::route).
     pub(crate) fn fresh_route(&self, topic: &str, deadline: Instant) -> Result<Arc<Route>, Error> {
         let begun = Instant::now();
-        let (answer, answered) = bounded(1);
+        let (answer, answered) = pair();
         self.post(Command::Route { topic: topic.into(), answer })?;
-        answered.recv_deadline(deadline).unwrap_or_else(|error| {
+        answered.wait_until(deadline).unwrap_or_else(|error| {
             Err(match error {
-                crossbeam_channel::RecvTimeoutError::Timeout => {
+                NoAnswer::Late => {
                     Error::Timeout { request: "GET_ROUTEINFO_BY_TOPIC", addr: None, waited: begun.elapsed() }
                 }
-                crossbeam_channel::RecvTimeoutError::Disconnected => Error::Closed,
+                NoAnswer::Lost => Error::Closed,
             })
         })
     }
@@ -177,10 +176,10 @@ impl Shared {
     /// # Errors
     /// `Config` if the group runs in this client already, `Closed`, `Overloaded`.
     pub(crate) fn start_consumer(self: &Arc<Self>, spec: ConsumerSpec) -> Result<ConsumerHandle, Error> {
-        let (answer, answered) = bounded(1);
+        let (answer, answered) = pair();
         let group = Arc::clone(&spec.group);
         self.post(Command::Start { spec: Box::new(spec), answer })?;
-        let id = answered.recv().map_err(|_| Error::Closed)??;
+        let id = answered.wait().map_err(|_| Error::Closed)??;
         Ok(ConsumerHandle::new(Arc::clone(self), id, group))
     }
 
@@ -213,7 +212,7 @@ impl Shared {
         let deadline = after(most);
         if self.pool.get().is_some_and(|pool| pool.is_worker()) {
             // A handler that stops its own client only begins it: nobody can wait for himself (D12).
-            let (answer, _) = bounded(1);
+            let (answer, _) = pair();
             let _ = self.post(Command::Shutdown { most, answer });
             return ShutdownReport::default();
         }
@@ -221,10 +220,10 @@ impl Shared {
             self.life.wait_stopped(deadline);
             return ShutdownReport::default();
         }
-        let (answer, answered) = bounded(1);
+        let (answer, answered) = pair();
         let mut report = ShutdownReport::default();
         if self.post(Command::Shutdown { most, answer }).is_ok() {
-            match answered.recv_deadline(deadline + LATE) {
+            match answered.wait_until(deadline + LATE) {
                 Ok(consumers) => report.consumers = consumers,
                 Err(_) => report.unended.push("wl-io".to_owned()),
             }

@@ -9,8 +9,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use super::client::Context;
 use super::consumer::claim::Claim;
 use super::consumer::group::{ConsumerId, ConsumerReport, ConsumerSpec, Group, Order};
@@ -27,6 +25,7 @@ use crate::consume::chunk::Epoch;
 use crate::consume::progress::Rounds;
 use crate::error::Error;
 use crate::model::SortedMap;
+use crate::net::answer::Giver;
 use crate::net::{Change, Conn, FrameBuf, Notice, Out, Role};
 use crate::wire::remoting::codes::{answer, request};
 use crate::wire::remoting::command::{Command as Frame, Head, write};
@@ -46,7 +45,7 @@ pub enum Command {
         /// Topic.
         topic: Arc<str>,
         /// Gets the route.
-        answer: Sender<Result<Arc<Route>, Error>>,
+        answer: Giver<Result<Arc<Route>, Error>>,
     },
     /// A producer group comes or goes.
     Producer {
@@ -60,7 +59,7 @@ pub enum Command {
         /// How.
         spec: Box<ConsumerSpec>,
         /// Gets its number.
-        answer: Sender<Result<ConsumerId, Error>>,
+        answer: Giver<Result<ConsumerId, Error>>,
     },
     /// Something for one consumer.
     Consumer(ConsumerId, Order),
@@ -88,7 +87,7 @@ pub enum Command {
         /// For all of it.
         most: Duration,
         /// Gets each consumer's report.
-        answer: Sender<Reports>,
+        answer: Giver<Reports>,
     },
 }
 
@@ -314,7 +313,7 @@ pub struct Core {
 /// The client is shutting down.
 pub(super) struct Ending {
     pub(super) end: Nanos,
-    pub(super) answers: Vec<Sender<Reports>>,
+    pub(super) answers: Vec<Giver<Reports>>,
     pub(super) reports: Reports,
 }
 
@@ -510,7 +509,7 @@ impl Role for Core {
             Command::News(news) => self.port.news(news, now, out),
             Command::Route { topic, answer } => self.route_wanted(&topic, Some(answer), now, out),
             Command::Producer { group, present } => self.producer(&group, present, now, out),
-            Command::Start { spec, answer } => self.start_group(*spec, &answer, now, out),
+            Command::Start { spec, answer } => self.start_group(*spec, answer, now, out),
             Command::Consumer(group, order) => self.order(group, order, now, out),
             Command::Call { to, frame, timeout, done } => self.call(to.as_ref(), frame, timeout, done, now, out),
             Command::Bell(epoch) => self.claim_news(epoch, now, out),

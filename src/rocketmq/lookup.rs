@@ -5,8 +5,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use super::core::{Core, Purpose, Timer};
 use super::events::Event;
 use super::port::{Answer, Ask, CallError, Target};
@@ -14,6 +12,7 @@ use super::route::{Route, RouteCell, all_addrs};
 use crate::error::Error;
 use crate::model::names;
 use crate::net::Out;
+use crate::net::answer::Giver;
 use crate::wire::json;
 use crate::wire::remoting::codes::{answer, request};
 use crate::wire::remoting::route::{RouteBody, RouteRequest};
@@ -29,7 +28,7 @@ pub struct Topic {
     due: Nanos,
     /// Failures in a row.
     failures: u32,
-    waiting: Vec<Sender<Result<Arc<Route>, Error>>>,
+    waiting: Vec<Giver<Result<Arc<Route>, Error>>>,
 }
 
 impl Core {
@@ -38,7 +37,7 @@ impl Core {
     pub(super) fn route_wanted(
         &mut self,
         topic: &Arc<str>,
-        answer: Option<Sender<Result<Arc<Route>, Error>>>,
+        answer: Option<Giver<Result<Arc<Route>, Error>>>,
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
@@ -137,7 +136,7 @@ impl Core {
         let before = entry.route.replace(Arc::clone(&route));
         for waiting in std::mem::take(&mut entry.waiting) {
             // Whoever waited may have given up.
-            let _ = waiting.try_send(Ok(Arc::clone(&route)));
+            let _ = waiting.give(Ok(Arc::clone(&route)));
         }
         self.route_alarm.at(due, Timer::Routes, out);
         if changed {
@@ -178,7 +177,7 @@ impl Core {
                 }
                 other => other.clone().into_error("GET_ROUTEINFO_BY_TOPIC"),
             };
-            let _ = waiting.try_send(Err(error));
+            let _ = waiting.give(Err(error));
         }
         self.route_alarm.at(due, Timer::Routes, out);
         // A retry topic comes into being with the group's first heartbeat, so that is no news.

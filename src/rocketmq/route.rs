@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::model::sort::{sort, sort_by};
 use crate::model::{Queue, SortedMap};
 use crate::wire::remoting::codes::perm;
 use crate::wire::remoting::route::RouteBody;
@@ -72,9 +73,9 @@ impl Route {
                 route.subscribe.push(Queue::new(Arc::clone(&route.topic), Arc::clone(&broker), id));
             }
         }
-        route.publish.sort_by(|left, right| left.queue.cmp(&right.queue));
+        sort_by(&mut route.publish, |left, right| left.queue.cmp(&right.queue));
         route.publish.dedup_by(|left, right| left.queue == right.queue);
-        route.subscribe.sort();
+        sort(&mut route.subscribe);
         route.subscribe.dedup();
         route
     }
@@ -117,8 +118,12 @@ impl Route {
     }
 
     /// Every address with its id.
-    pub fn addrs(&self) -> impl Iterator<Item = (&Arc<str>, i64, &Arc<str>)> {
-        self.brokers.iter().flat_map(|(name, addrs)| addrs.iter().map(move |(id, addr)| (name, *id, addr)))
+    pub fn addrs(&self) -> Vec<(&Arc<str>, i64, &Arc<str>)> {
+        let mut all = Vec::new();
+        for (name, addrs) in &self.brokers {
+            all.extend(addrs.iter().map(|(id, addr)| (name, *id, addr)));
+        }
+        all
     }
 }
 

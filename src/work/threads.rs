@@ -41,6 +41,11 @@ impl Drop for Raise {
 /// # Errors
 /// The system's, if it refuses another thread.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<Thread> {
+    start(name, Box::new(run))
+}
+
+/// Boxed, so that what starts a thread is compiled once.
+fn start(name: &str, run: Box<dyn FnOnce() + Send>) -> io::Result<Thread> {
     debug_assert!(name.len() <= NAME_BYTES && name.starts_with("wl-"), "thread name {name}");
     let name: String = name.chars().take(NAME_BYTES).collect();
     let ended = Arc::new(Ended::default());

@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Receiver, bounded};
 use windlass::broker::Flush;
 use windlass::internals::broker::{
     Dispatcher, Mailbox, Parts, Post, Saved, Server, Settings as BrokerSettings, Topic, Watcher,
@@ -17,6 +16,7 @@ use windlass::internals::consume::queue::Settings as ClaimSettings;
 use windlass::internals::disk::FaultyDisk;
 use windlass::internals::model::tags::TagExpression;
 use windlass::internals::net::Handle;
+use windlass::internals::net::answer::{Taker, pair};
 use windlass::internals::net::handle::without_loop;
 use windlass::internals::rocketmq::caller::SocketCaller;
 use windlass::internals::rocketmq::client::{Context, Start};
@@ -111,8 +111,8 @@ pub struct ClientProcess {
     pub client_id: String,
     pub id: Option<ConsumerId>,
     pub handle: Handle<Command>,
-    started: Receiver<Result<ConsumerId, windlass::Error>>,
-    left: Option<Receiver<Reports>>,
+    started: Taker<Result<ConsumerId, windlass::Error>>,
+    left: Option<Taker<Reports>>,
     pub workers_asked: u32,
     pub lane_asked: bool,
 }
@@ -153,7 +153,7 @@ impl ClientProcess {
             offsets: None,
             consumer,
         };
-        let (answer, started) = bounded(1);
+        let (answer, started) = pair();
         assert!(handle.post(Command::Start { spec: Box::new(spec), answer }).is_ok());
         let node = Node::new(Core::new(context, Box::new(port)), inbox);
         Self { node, pool, lane, client_id, id: None, handle, started, left: None, workers_asked: 0, lane_asked: false }
@@ -162,18 +162,18 @@ impl ClientProcess {
     /// Its queues, as it sees them.
     pub fn assigned(&mut self, now: Nanos) -> Vec<Assigned> {
         if self.id.is_none() {
-            self.id = self.started.try_recv().ok().map(Result::unwrap);
+            self.id = self.started.poll().map(Result::unwrap);
         }
         let Some(id) = self.id else { return Vec::new() };
-        let (answer, answered) = bounded(1);
+        let (answer, answered) = pair();
         self.node.ask(Command::Consumer(id, Order::Assigned(answer)), now);
-        answered.try_recv().unwrap_or_default()
+        answered.poll().unwrap_or_default()
     }
 
     /// Leaves in order.
     pub fn leave(&mut self) {
         if self.left.is_none() {
-            let (answer, left) = bounded(1);
+            let (answer, left) = pair();
             assert!(self.handle.post(Command::Shutdown { most: LEAVE, answer }).is_ok());
             self.left = Some(left);
         }

@@ -24,6 +24,14 @@ struct Table {
     born: SortedMap<Arc<str>, u64>,
 }
 
+fn add_live(to: &mut Vec<Arc<StoreQueue>>, queues: &SortedMap<i32, Arc<StoreQueue>>) {
+    for queue in queues.values() {
+        if !queue.is_deleted() {
+            to.push(Arc::clone(queue));
+        }
+    }
+}
+
 impl Queues {
     pub fn new(options: Options) -> Self {
         Self { table: RwLock::default(), options }
@@ -63,13 +71,18 @@ impl Queues {
     /// Every queue of a topic that there is a handle of, by id.
     pub fn of_topic(&self, topic: &str) -> Vec<Arc<StoreQueue>> {
         let table = self.read();
-        let queues = table.topics.get(topic).into_iter().flat_map(SortedMap::values);
-        queues.filter(|queue| !queue.is_deleted()).cloned().collect()
+        let mut found = Vec::new();
+        if let Some(queues) = table.topics.get(topic) {
+            add_live(&mut found, queues);
+        }
+        found
     }
 
     pub fn all(&self) -> Vec<Arc<StoreQueue>> {
         let table = self.read();
-        table.topics.values().flat_map(SortedMap::values).filter(|queue| !queue.is_deleted()).cloned().collect()
+        let mut found = Vec::new();
+        table.topics.values().for_each(|queues| add_live(&mut found, queues));
+        found
     }
 
     /// Records of the topic at or below this position belong to a topic of that name that was deleted.

@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::claim::Stage;
-use super::group::ConsumerId;
+use super::group::{ConsumerId, Group};
 use super::rebalance::{Plan, Reason, plan};
 use crate::consume::chunk::Epoch;
 use crate::model::Queue;
@@ -39,17 +39,19 @@ impl Core {
 
     pub(in crate::rocketmq) fn rebalance_due(&mut self, now: Nanos, out: &mut Out<Timer>) {
         self.rebalance_alarm.rang(now);
-        let due: Vec<(ConsumerId, Arc<str>)> = self
-            .groups
-            .values()
-            .flat_map(|group| group.topics.iter().map(move |(topic, subscribed)| (group.id, topic, subscribed.due)))
-            .filter(|(_, _, due)| *due <= now)
-            .map(|(id, topic, _)| (id, Arc::clone(topic)))
-            .collect();
+        let mut due = Vec::new();
+        for group in self.groups.values() {
+            for (topic, subscribed) in &group.topics {
+                if subscribed.due <= now {
+                    due.push((group.id, Arc::clone(topic)));
+                }
+            }
+        }
         for (id, topic) in due {
             self.rebalance_topic(id, &topic, now, out);
         }
-        let next = self.groups.values().flat_map(|group| group.topics.values().map(|subscribed| subscribed.due)).min();
+        let dues = |group: &Group| group.topics.values().map(|subscribed| subscribed.due).min();
+        let next = self.groups.values().filter_map(dues).min();
         if let Some(next) = next {
             self.rebalance_alarm.at(next, Timer::Rebalance, out);
         }
@@ -109,6 +111,7 @@ impl Core {
         let knows = |addr: &Arc<str>| self.brokers.get(addr).is_some_and(|broker| broker.has == self.subscriptions);
         let mut addrs: Vec<(bool, &Arc<str>)> = route
             .addrs()
+            .into_iter()
             .filter(|(_, _, addr)| knows(addr))
             .map(|(_, id, addr)| (id == crate::rocketmq::route::MASTER, addr))
             .collect();

@@ -30,8 +30,7 @@ impl Core {
     pub(in crate::rocketmq) fn commits_due(&mut self, now: Nanos, out: &mut Out<Timer>) {
         self.commit_alarm.rang(now);
         if let Some(round) = self.rounds.due(now) {
-            let mut epochs: Vec<Epoch> = self.claims.keys().copied().collect();
-            epochs.sort_unstable();
+            let epochs: Vec<Epoch> = self.claims.keys().copied().collect();
             for epoch in epochs {
                 self.commit(epoch, round == Round::Full, now, out);
             }

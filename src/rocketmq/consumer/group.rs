@@ -8,8 +8,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{Sender, bounded};
-
 use super::assign::Assign;
 use super::pulled::Pulled;
 use super::settings::PushSettings;
@@ -17,9 +15,11 @@ use crate::consume::claim::Consumer;
 use crate::consume::progress::OffsetStore;
 use crate::consume::queue::Tally;
 use crate::error::{ConfigError, Error};
+use crate::model::sort::sort_by;
 use crate::model::tags::TagExpression;
 use crate::model::{Queue, QueueOffset, SortedMap, SortedSet, names};
 use crate::net::Out;
+use crate::net::answer::{Giver, pair};
 use crate::rocketmq::client::Shared;
 use crate::rocketmq::core::{Command, Core, Timer};
 use crate::rocketmq::events::Observer;
@@ -56,13 +56,13 @@ pub enum Order {
     /// One topic less.
     Unsubscribe(Arc<str>),
     /// Which queues are ours, and how far each is.
-    Assigned(Sender<Vec<Assigned>>),
+    Assigned(Giver<Vec<Assigned>>),
     /// Stop in order within this time.
     Stop {
         /// For all of it.
         most: Duration,
         /// Gets the report.
-        answer: Sender<ConsumerReport>,
+        answer: Giver<ConsumerReport>,
     },
 }
 
@@ -178,23 +178,23 @@ impl ConsumerHandle {
     /// # Errors
     /// `Closed`, `Overloaded`.
     pub fn assigned(&self) -> Result<Vec<Assigned>, Error> {
-        let (answer, answered) = bounded(1);
+        let (answer, answered) = pair();
         self.order(Order::Assigned(answer))?;
-        answered.recv().map_err(|_| Error::Closed)
+        answered.wait().map_err(|_| Error::Closed)
     }
 
     /// Stops in order within `most`. A second call gets an empty report once the first has ended.
     pub fn shutdown(&self, most: Duration) -> ConsumerReport {
-        let (answer, answered) = bounded(1);
+        let (answer, answered) = pair();
         if self.order(Order::Stop { most, answer }).is_err() {
             return ConsumerReport::default();
         }
-        answered.recv_deadline(after(most) + GRACE).unwrap_or_default()
+        answered.wait_until(after(most) + GRACE).unwrap_or_default()
     }
 
     /// Starts the stop and does not wait: for `Drop` and for handlers that stop their own consumer.
     pub fn begin_shutdown(&self, most: Duration) {
-        let (answer, _) = bounded(1);
+        let (answer, _) = pair();
         // A client that has ended has stopped it already.
         let _ = self.order(Order::Stop { most, answer });
     }
@@ -244,13 +244,13 @@ pub(in crate::rocketmq) enum GroupStage {
     /// Its queues are given up, then its brokers are told.
     Stopping {
         end: Nanos,
-        answers: Vec<Sender<ConsumerReport>>,
+        answers: Vec<Giver<ConsumerReport>>,
     },
     /// Brokers are told; so many have not answered.
     Leaving {
         end: Nanos,
         waiting: usize,
-        answers: Vec<Sender<ConsumerReport>>,
+        answers: Vec<Giver<ConsumerReport>>,
     },
 }
 
@@ -314,7 +314,7 @@ impl Core {
     pub(in crate::rocketmq) fn start_group(
         &mut self,
         spec: ConsumerSpec,
-        answer: &Sender<Result<ConsumerId, Error>>,
+        answer: Giver<Result<ConsumerId, Error>>,
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
@@ -327,7 +327,7 @@ impl Core {
             None
         };
         if let Some(error) = refused {
-            let _ = answer.try_send(Err(error));
+            let _ = answer.give(Err(error));
             return;
         }
         self.last_group += 1;
@@ -337,7 +337,7 @@ impl Core {
         let topics: Vec<Arc<str>> = group.topics.keys().cloned().collect();
         self.groups.insert(id, group);
         self.watch(now, out);
-        let _ = answer.try_send(Ok(id));
+        let _ = answer.give(Ok(id));
         for topic in &topics {
             self.route_wanted(topic, None, now, out);
         }
@@ -368,7 +368,7 @@ impl Core {
                 }
             }
             Order::Assigned(answer) => {
-                let _ = answer.try_send(self.assigned(id));
+                let _ = answer.give(self.assigned(id));
             }
             Order::Stop { most, answer } => self.stop_group(id, most, Some(answer), now, out),
         }
@@ -381,7 +381,7 @@ impl Core {
     fn assigned(&self, id: ConsumerId) -> Vec<Assigned> {
         let mut assigned: Vec<Assigned> =
             self.claims.values().filter(|claim| claim.group == id).map(|claim| claim.describe()).collect();
-        assigned.sort_by(|left, right| left.queue.cmp(&right.queue));
+        sort_by(&mut assigned, |left, right| left.queue.cmp(&right.queue));
         assigned
     }
 }

@@ -317,7 +317,7 @@ impl Core {
             Stage::Active(Active { pull: Pull::Out(ticket), suggested, .. }) if claim.queue.topic == after.topic => {
                 let (broker, id) = (&*claim.queue.broker, *suggested);
                 let (old, _) = before.pull_addr(broker, id)?;
-                let stays = after.addrs().any(|(name, _, addr)| **name == *broker && addr == old);
+                let stays = after.addrs().into_iter().any(|(name, _, addr)| **name == *broker && addr == old);
                 (!stays && after.pull_addr(broker, id).is_some()).then_some((claim.epoch, *ticket))
             }
             Stage::Active(_) | Stage::Locating(_) | Stage::Giving(_) => None,

@@ -5,6 +5,7 @@
 
 use super::assign::Assign;
 use crate::model::queue::java_order;
+use crate::model::sort::sort_by;
 use crate::model::{Queue, SortedSet};
 
 /// What to do with one topic's queues.
@@ -47,7 +48,7 @@ pub fn plan(rule: &dyn Assign, queues: &[Queue], members: &[String], own: &str, 
         return Plan::Keep(Reason::NoQueues);
     }
     let mut members = members.to_vec();
-    members.sort_by(|left, right| java_order(left, right));
+    sort_by(&mut members, |left, right| java_order(left, right));
     if members.is_empty() {
         return Plan::Keep(Reason::NoMembers);
     }

@@ -7,8 +7,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::Sender;
-
 use super::claim::Stage;
 use super::group::{ConsumerId, ConsumerReport, GroupStage};
 use super::pull::Pull;
@@ -18,6 +16,7 @@ use crate::consume::claim::Claim as Work;
 use crate::consume::progress::Progress;
 use crate::model::QueueOffset;
 use crate::net::Out;
+use crate::net::answer::Giver;
 use crate::rocketmq::core::{Core, Ending, Reports, Timer};
 use crate::rocketmq::events::Event;
 use crate::work::clock::Nanos;
@@ -271,7 +270,7 @@ impl Core {
         if let GroupStage::Stopping { answers, .. } | GroupStage::Leaving { answers, .. } = group.stage {
             for answer in answers {
                 // Whoever asked may have given up.
-                let _ = answer.try_send(group.report.clone());
+                let _ = answer.give(group.report.clone());
             }
         }
         if let Some(ending) = &mut self.ending {
@@ -304,7 +303,7 @@ impl Core {
         &mut self,
         id: ConsumerId,
         most: Duration,
-        answer: Option<Sender<ConsumerReport>>,
+        answer: Option<Giver<ConsumerReport>>,
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
@@ -318,9 +317,8 @@ impl Core {
             GroupStage::Running => group.stage = GroupStage::Stopping { end, answers: answer.into_iter().collect() },
         }
         self.ending_alarm.at(end, Timer::Ending, out);
-        let mut epochs: Vec<Epoch> =
+        let epochs: Vec<Epoch> =
             self.claims.values().filter(|claim| claim.group == id).map(|claim| claim.epoch).collect();
-        epochs.sort_unstable();
         for epoch in epochs {
             self.give_up(epoch, Why::Stopped, until, end, now, out);
         }
@@ -330,7 +328,7 @@ impl Core {
     pub(in crate::rocketmq) fn shutdown(
         &mut self,
         most: Duration,
-        answer: Sender<Reports>,
+        answer: Giver<Reports>,
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
@@ -391,7 +389,7 @@ impl Core {
         }
         let Some(ending) = &mut self.ending else { return };
         for answer in std::mem::take(&mut ending.answers) {
-            let _ = answer.try_send(ending.reports.clone());
+            let _ = answer.give(ending.reports.clone());
         }
         self.port.close(out);
         out.stop();

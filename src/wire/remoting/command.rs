@@ -352,28 +352,66 @@ pub fn write_head(
     fields: &(impl WriteHeader + ?Sized),
     body_len: usize,
 ) -> Result<(), WireError> {
-    let start = out.len();
-    out.extend_from_slice(&[0; 8]);
-    let binary = match (codec, i16::try_from(head.code), i16::try_from(head.version)) {
-        (Codec::Binary, Ok(code), Ok(version)) => Some((code, version)),
-        _ => None,
-    };
-    let written = match binary {
-        Some((code, version)) => write_binary(out, head, code, version, fields),
-        None => write_json(out, head, fields),
-    };
-    let header_len = out.len() - start - 8;
-    let written = written.and_then(|()| content_len(header_len + 4 + body_len));
-    match written {
-        Ok(len) => {
-            let codec = u32::from(binary.is_some()) << 24;
-            patch_u32(out, start, len);
-            // Below 2^24, as the whole frame is.
-            patch_u32(out, start + 4, codec | header_len as u32);
-        }
-        Err(_) => out.truncate(start),
+    let opened = Opened::new(out, codec, head);
+    let mut writer = FieldWriter::new(out, opened.codec);
+    fields.write(&mut writer);
+    let written = writer.finish();
+    opened.close(out, head, written, body_len)
+}
+
+/// A frame whose fields come next. Not generic: of what is written around the fields there is one copy.
+struct Opened {
+    start: usize,
+    codec: Codec,
+    /// Where the fields begin; in the binary form their length stands before them.
+    fields: usize,
+}
+
+impl Opened {
+    fn new(out: &mut Vec<u8>, codec: Codec, head: &Head<'_>) -> Self {
+        let start = out.len();
+        out.extend_from_slice(&[0; 8]);
+        let codec = match (codec, i16::try_from(head.code), i16::try_from(head.version)) {
+            (Codec::Binary, Ok(code), Ok(version)) => {
+                open_binary(out, head, code, version);
+                Codec::Binary
+            }
+            _ => {
+                open_json(out, head);
+                Codec::Json
+            }
+        };
+        Self { start, codec, fields: out.len() }
     }
-    written.map(drop)
+
+    fn close(
+        self,
+        out: &mut Vec<u8>,
+        head: &Head<'_>,
+        written: Result<(), WireError>,
+        body_len: usize,
+    ) -> Result<(), WireError> {
+        let Self { start, codec, fields } = self;
+        match codec {
+            Codec::Binary => {
+                let len = out.len() - fields;
+                patch_u32(out, fields - 4, len as u32);
+            }
+            Codec::Json => close_json(out, head),
+        }
+        let header_len = out.len() - start - 8;
+        let written = written.and_then(|()| content_len(header_len + 4 + body_len));
+        match written {
+            Ok(len) => {
+                let codec = u32::from(codec == Codec::Binary) << 24;
+                patch_u32(out, start, len);
+                // Below 2^24, as the whole frame is.
+                patch_u32(out, start + 4, codec | header_len as u32);
+            }
+            Err(_) => out.truncate(start),
+        }
+        written.map(drop)
+    }
 }
 
 fn content_len(len: usize) -> Result<u32, WireError> {
@@ -381,13 +419,13 @@ fn content_len(len: usize) -> Result<u32, WireError> {
     u32::try_from(len).ok().filter(|len| *len <= REMOTING_MAX).ok_or(WireError::TooLong { what: "frame", len, max })
 }
 
-fn write_json(out: &mut Vec<u8>, head: &Head<'_>, fields: &(impl WriteHeader + ?Sized)) -> Result<(), WireError> {
+fn open_json(out: &mut Vec<u8>, head: &Head<'_>) {
     out.extend_from_slice(b"{\"code\":");
     push_decimal(out, i64::from(head.code));
     out.push(b',');
-    let mut writer = FieldWriter::new(out, Codec::Json);
-    fields.write(&mut writer);
-    writer.finish()?;
+}
+
+fn close_json(out: &mut Vec<u8>, head: &Head<'_>) {
     out.extend_from_slice(b"\"flag\":");
     push_decimal(out, i64::from(head.flag));
     out.extend_from_slice(b",\"language\":\"");
@@ -402,38 +440,17 @@ fn write_json(out: &mut Vec<u8>, head: &Head<'_>, fields: &(impl WriteHeader + ?
     out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");
     push_decimal(out, i64::from(head.version));
     out.push(b'}');
-    Ok(())
 }
 
-fn write_binary(
-    out: &mut Vec<u8>,
-    head: &Head<'_>,
-    code: i16,
-    version: i16,
-    fields: &(impl WriteHeader + ?Sized),
-) -> Result<(), WireError> {
-    let mut fixed = [0; 17];
-    let parts: [&[u8]; 6] = [
-        &code.to_be_bytes(),
-        &[head.language.0],
-        &version.to_be_bytes(),
-        &head.opaque.to_be_bytes(),
-        &head.flag.to_be_bytes(),
-        &(head.remark.map_or(0, str::len) as u32).to_be_bytes(),
-    ];
-    for (place, byte) in fixed.iter_mut().zip(parts.into_iter().flatten()) {
-        *place = *byte;
-    }
-    out.extend_from_slice(&fixed);
+fn open_binary(out: &mut Vec<u8>, head: &Head<'_>, code: i16, version: i16) {
+    let ([code_0, code_1], [version_0, version_1]) = (code.to_be_bytes(), version.to_be_bytes());
+    out.extend_from_slice(&[code_0, code_1, head.language.0, version_0, version_1]);
+    out.extend_from_slice(&head.opaque.to_be_bytes());
+    out.extend_from_slice(&head.flag.to_be_bytes());
+    out.extend_from_slice(&(head.remark.map_or(0, str::len) as u32).to_be_bytes());
     out.extend_from_slice(head.remark.unwrap_or_default().as_bytes());
-    let at = out.len();
+    // The length of the fields.
     out.extend_from_slice(&[0; 4]);
-    let mut writer = FieldWriter::new(out, Codec::Binary);
-    fields.write(&mut writer);
-    writer.finish()?;
-    let len = out.len() - at - 4;
-    patch_u32(out, at, len as u32);
-    Ok(())
 }
 
 /// For the fuzz target `command`: what is read is written and read again as it was, in its own form and in the other.

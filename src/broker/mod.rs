@@ -16,6 +16,8 @@ mod names;
 mod node;
 mod offset;
 mod plain;
+#[cfg(test)]
+mod promises;
 mod pull;
 mod query;
 mod reply;

@@ -37,20 +37,28 @@ impl Outlet for Ears {
     }
 }
 
-struct Node {
-    dispatcher: Arc<Dispatcher>,
-    clock: TestClock,
-    session: Arc<Session>,
+pub(super) struct Node {
+    pub dispatcher: Arc<Dispatcher>,
+    pub clock: TestClock,
+    pub session: Arc<Session>,
     heard: Receiver<Delivery>,
     opaque: i32,
 }
 
 impl Node {
-    fn new(disk: &FaultyDisk, flush: Flush, settings: Settings) -> Self {
+    pub fn new(disk: &FaultyDisk, flush: Flush, settings: Settings) -> Self {
+        Self::with(disk, Options::durable().segments(4096, 4096).flush(flush), flush == Flush::Sync, settings)
+    }
+
+    /// With a store of these options, which flush as they do by default.
+    pub fn over(disk: &FaultyDisk, options: Options, settings: Settings) -> Self {
+        Self::with(disk, options, false, settings)
+    }
+
+    fn with(disk: &FaultyDisk, options: Options, sync: bool, settings: Settings) -> Self {
         let clock = TestClock::new();
-        let watcher = Watcher::new(flush == Flush::Sync);
+        let watcher = Watcher::new(sync);
         let disk: Arc<dyn Disk> = Arc::new(disk.clone());
-        let options = Options::durable().segments(4096, 4096).flush(flush);
         let (store, _) = Store::open(disk.clone(), options, clock.clock().wall_ms(), watcher.clone()).unwrap();
         let parts = Parts {
             settings,
@@ -69,7 +77,7 @@ impl Node {
         Self { dispatcher, clock, session, heard, opaque: 0 }
     }
 
-    fn plain(disk: &FaultyDisk) -> Self {
+    pub fn plain(disk: &FaultyDisk) -> Self {
         Self::new(disk, Flush::Async, Settings::default())
     }
 
@@ -90,7 +98,7 @@ impl Node {
         sent
     }
 
-    fn send(&self, topic: &str, properties: &str, body: &[u8]) -> Result<Sent, Refusal> {
+    pub fn send(&self, topic: &str, properties: &str, body: &[u8]) -> Result<Sent, Refusal> {
         let request = SendRequest {
             topic: topic.into(),
             default_topic: "TBW102".into(),
@@ -101,13 +109,13 @@ impl Node {
         self.send_as(&request, body)
     }
 
-    fn ticket(&mut self) -> Ticket {
+    pub fn ticket(&mut self) -> Ticket {
         self.opaque += 1;
         Ticket { opaque: self.opaque, code: 0, codec: Codec::Binary }
     }
 
-    fn pull(&mut self, topic: &str, offset: i64, flags: i32) -> Result<Option<PullReply>, Refusal> {
-        let request = PullRequest {
+    pub fn pull_request<'a>(&self, topic: &'a str, offset: i64, flags: i32) -> PullRequest<'a> {
+        PullRequest {
             consumer_group: "g".into(),
             topic: topic.into(),
             queue_id: 0,
@@ -123,7 +131,11 @@ impl Node {
             request_source: None,
             proxy_forward_client_id: None,
             broker_name: None,
-        };
+        }
+    }
+
+    pub fn pull(&mut self, topic: &str, offset: i64, flags: i32) -> Result<Option<PullReply>, Refusal> {
+        let request = self.pull_request(topic, offset, flags);
         let (ticket, mut outbox) = (self.ticket(), Vec::new());
         let pulled = self.dispatcher.pull(&self.session.clone(), ticket, &request, &mut outbox);
         self.hand_on(&mut outbox);
@@ -135,7 +147,7 @@ impl Node {
     }
 
     /// Bodies of everything in queue 0 of a topic.
-    fn bodies(&mut self, topic: &str) -> Vec<Vec<u8>> {
+    pub fn bodies(&mut self, topic: &str) -> Vec<Vec<u8>> {
         let (mut found, mut offset) = (Vec::new(), 0);
         while let Ok(Some(reply)) = self.pull(topic, offset, 0) {
             if reply.code != answer::SUCCESS {
@@ -157,7 +169,7 @@ impl Node {
     }
 
     /// Advances and turns until nothing is due.
-    fn pass(&self, time: Duration) {
+    pub fn pass(&self, time: Duration) {
         self.clock.advance(time);
         for _ in 0..100 {
             self.turn();

@@ -11,6 +11,7 @@ use super::format::Mark;
 use super::segments::Segment;
 use super::{Shared, Store};
 use crate::model::names::{HALF_TOPIC, SCHEDULE_TOPIC};
+use crate::work::sync::locked;
 
 impl Store {
     /// Position of the first record.
@@ -34,9 +35,12 @@ impl Shared {
             if !self.keep_floors(oldest, now_ms) {
                 break;
             }
+            // The file goes first: one that stays behind while a later one goes would leave a hole in the log.
+            let Some(spare) = self.take_away(oldest) else { break };
             self.segments.pop_first();
             self.forget(oldest);
-            self.recycle(oldest);
+            // Only now can nobody read it by position any more.
+            locked(&self.spares).extend(spare);
             // An index file without its segment is removed at the next start, if it cannot be now.
             let _ = self.disk.remove(&super::index::name_of(oldest.start));
             went += 1;

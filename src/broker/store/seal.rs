@@ -300,25 +300,28 @@ impl Shared {
         self.save_checkpoint(Some(end))
     }
 
-    /// Keeps a retired segment's file to be used again, or removes it.
-    pub(super) fn recycle(&self, segment: &Arc<Segment>) {
+    /// Puts a retired segment's file aside to be used again, under the name and size answered, or removes it. `None` if
+    /// the disk refused.
+    pub(super) fn take_away(&self, segment: &Arc<Segment>) -> Option<Option<(String, u64)>> {
         let name = segment.name();
         // A frame may still point into the mapping: then the file must not be written again under it.
         let unused = segment.unmap().is_none_or(|region| Arc::strong_count(&region) == 1);
-        let mut spares = locked(&self.spares);
         // An earlier store of this process may have left frames that point into a file which this one has only found.
         let ours = segment.made_here.load(Ordering::Relaxed);
-        let wanted = ours && unused && spares.len() < SPARES && segment.capacity == self.options.largest_segment;
-        if wanted {
+        let room = locked(&self.spares).len() < SPARES;
+        if ours && unused && room && segment.capacity == self.options.largest_segment {
             let spare = format!("log/.spare-{}", segment.start);
             if self.disk.rename(&name, &spare).is_ok() {
-                spares.push((spare, segment.capacity));
-                return;
+                return Some(Some((spare, segment.capacity)));
             }
         }
-        drop(spares);
-        if let Err(error) = self.disk.remove(&name) {
-            self.watch.event(Event::CacheFailed { what: "a retired segment", detail: error.to_string() });
+        match self.disk.remove(&name) {
+            Ok(()) => Some(None),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Some(None),
+            Err(error) => {
+                self.watch.event(Event::CacheFailed { what: "a retired segment", detail: error.to_string() });
+                None
+            }
         }
     }
 }

@@ -416,6 +416,7 @@ fn a_position_that_a_peer_names_is_checked_before_it_is_trusted() {
     }
 }
 
+/// E-062.
 #[test]
 fn keys_find_messages_newest_first_in_every_kind_of_segment() {
     let disk = FaultyDisk::new();
@@ -525,6 +526,7 @@ fn delayed_messages_that_wait_keep_their_segment_until_the_hard_cap() {
     assert_eq!(store.delay_position(4).0, second.queue_offset.0 + 1);
 }
 
+/// E-139.
 #[test]
 fn store_times_never_go_back_a_little_but_follow_a_clock_that_jumps() {
     let disk = FaultyDisk::new();
@@ -583,5 +585,27 @@ fn the_store_runs_on_real_files_mapped_and_plain_with_its_threads() {
             assert!(recovered.clean, "plain {plain} {flush:?}");
             assert_eq!(drain(&store, &store.queue("t", 0)), want, "plain {plain} {flush:?}, opened again");
         }
+    }
+}
+
+/// E-134: what a reader holds stays as it was, whatever becomes of its segment: retired, used again, written over.
+#[test]
+fn frames_outlive_the_segment_they_point_into() {
+    let disk = FaultyDisk::new();
+    let (store, _) = open(&disk, small().retain_segments(2));
+    let queue = store.queue("t", 0);
+    let mut held = Vec::new();
+    for number in 0..200 {
+        let text = format!("{number} {}", "x".repeat(300));
+        store.append(&queue, &message(text.as_bytes(), b""), number).unwrap();
+        store.flush_step().unwrap();
+        if number % 7 == 0 {
+            held.push((text, read(&store, &queue, number)));
+        }
+        store.segment_step(number);
+    }
+    assert!(store.log_min() > 10 * 4096);
+    for (text, found) in held {
+        assert_eq!(bodies(&found.frames), [text.as_bytes()]);
     }
 }

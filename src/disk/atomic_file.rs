@@ -56,6 +56,22 @@ pub struct Loaded<T> {
 /// The content of `name`, or of its `.bak` where that is missing or does not parse. Unreadable files are renamed to
 /// `.corrupt-<now_ms>` so that no later save can overwrite them, or rotate them into the `.bak`.
 pub fn load<T>(disk: &dyn Disk, name: &str, now_ms: i64, parse: impl Fn(&[u8]) -> Option<T>) -> io::Result<Loaded<T>> {
+    let mut value = None;
+    let mut read = |bytes: &[u8]| {
+        value = parse(bytes);
+        value.is_some()
+    };
+    let (from_backup, put_aside) = find(disk, name, now_ms, &mut read)?;
+    Ok(Loaded { value, from_backup, put_aside })
+}
+
+/// Offers the contents to `read` until it takes one. Says whether it was the `.bak`, and what has been put aside.
+fn find(
+    disk: &dyn Disk,
+    name: &str,
+    now_ms: i64,
+    read: &mut dyn FnMut(&[u8]) -> bool,
+) -> io::Result<(bool, Vec<String>)> {
     let mut put_aside = Vec::new();
     for (candidate, from_backup) in [(name.to_owned(), false), (format!("{name}.bak"), true)] {
         let bytes = match disk.read(&candidate) {
@@ -63,14 +79,14 @@ pub fn load<T>(disk: &dyn Disk, name: &str, now_ms: i64, parse: impl Fn(&[u8]) -
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
-        if let Some(value) = parse(&bytes) {
-            return Ok(Loaded { value: Some(value), from_backup, put_aside });
+        if read(&bytes) {
+            return Ok((from_backup, put_aside));
         }
         let aside = format!("{candidate}.corrupt-{now_ms}");
         disk.rename(&candidate, &aside)?;
         put_aside.push(aside);
     }
-    Ok(Loaded { value: None, from_backup: false, put_aside })
+    Ok((false, put_aside))
 }
 
 fn dir_of(name: &str) -> &str {

@@ -315,6 +315,9 @@ impl Counted {
     }
 }
 
+/// Makes both halves of a client's port.
+type MakePort<'a> = dyn FnOnce(&Start<'_>) -> (Box<dyn Port>, Arc<dyn Caller>) + 'a;
+
 impl Client {
     /// A builder with every setting at its default.
     pub fn builder() -> ClientBuilder {
@@ -336,6 +339,11 @@ impl Client {
         settings: Settings,
         make: impl FnOnce(&Start<'_>) -> (Box<dyn Port>, Arc<dyn Caller>),
     ) -> Result<Self, Error> {
+        Self::start_boxed(settings, Box::new(make))
+    }
+
+    /// Boxed, so that what starts a client is compiled once.
+    fn start_boxed(settings: Settings, make: Box<MakePort<'_>>) -> Result<Self, Error> {
         let no_threads = |source| Error::Io { doing: "starting the client".into(), source };
         let lane = Lane::start().map_err(no_threads)?;
         let (clock, budget) = (settings.clock.clone(), Budget::new(settings.memory_budget));

@@ -88,8 +88,31 @@ pub trait Field<'a>: Sized {
         Err(WireError::MissingField { field: name })
     }
 
+    /// The value of a field that is there or not, for headers that are not hot: compiled once for each type.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read) and [`absent`](Self::absent).
+    #[inline(never)]
+    fn pick(name: &'static str, value: Option<Value<'a>>) -> Result<Self, WireError> {
+        match value {
+            Some(value) => Self::read(name, value),
+            None => Self::absent(name),
+        }
+    }
+
     /// Writes the field, or leaves it out.
     fn write(&self, name: &'static str, out: &mut FieldWriter<'_>);
+}
+
+/// Finds the last field of each name.
+pub(super) fn find_all<'a>(fields: &Fields<'a>, names: &[&str], found: &mut [Option<Value<'a>>]) {
+    for (name, value) in fields.iter() {
+        if let Some(at) = names.iter().position(|known| known.as_bytes() == name.raw())
+            && let Some(place) = found.get_mut(at)
+        {
+            *place = Some(value);
+        }
+    }
 }
 
 impl<'a> Field<'a> for Cow<'a, str> {
@@ -153,9 +176,11 @@ impl<'a, T: Field<'a>> Field<'a> for Option<T> {
     }
 }
 
-/// Declares a header: `field: Type = "nameOnTheWire";`, with `else value` for what an absent one means.
+/// Declares a header: `field: Type = "nameOnTheWire";`, with `else value` for what an absent one means. A `hot` one is
+/// read by code of its own, a field at a time as it comes; that is ten times the code for the compiler.
 macro_rules! header {
-    (
+    (hot $($rest:tt)*) => { header!(@declare hot_reader, $($rest)*); };
+    (@declare $reader:ident,
         $(#[$meta:meta])*
         pub struct $name:ident<$lt:lifetime> {
             $($(#[$doc:meta])* $field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*
@@ -164,9 +189,10 @@ macro_rules! header {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name<$lt> { $($(#[$doc])* pub $field: $ty,)* }
-        header!(@impl $lt, $name<$lt>, $($field: $ty = $wire $(else $default)?;)*);
+        header!(@$reader $lt, $name<$lt>, $($field: $ty = $wire $(else $default)?;)*);
+        header!(@writer $lt, $name<$lt>, $($field = $wire;)*);
     };
-    (
+    (@declare $reader:ident,
         $(#[$meta:meta])*
         pub struct $name:ident {
             $($(#[$doc:meta])* $field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*
@@ -175,9 +201,10 @@ macro_rules! header {
         $(#[$meta])*
         #[derive(Clone, Debug, PartialEq)]
         pub struct $name { $($(#[$doc])* pub $field: $ty,)* }
-        header!(@impl 'a, $name, $($field: $ty = $wire $(else $default)?;)*);
+        header!(@$reader 'a, $name, $($field: $ty = $wire $(else $default)?;)*);
+        header!(@writer 'a, $name, $($field = $wire;)*);
     };
-    (@impl $lt:lifetime, $name:ty, $($field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*) => {
+    (@hot_reader $lt:lifetime, $name:ty, $($field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*) => {
         impl<$lt> $crate::wire::remoting::header::ReadHeader<$lt> for $name {
             fn read(
                 fields: &$crate::wire::remoting::fields::Fields<$lt>,
@@ -197,6 +224,21 @@ macro_rules! header {
                 },)* })
             }
         }
+    };
+    (@reader $lt:lifetime, $name:ty, $($field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*) => {
+        impl<$lt> $crate::wire::remoting::header::ReadHeader<$lt> for $name {
+            fn read(
+                fields: &$crate::wire::remoting::fields::Fields<$lt>,
+            ) -> Result<Self, $crate::error::WireError> {
+                const NAMES: &[&str] = &[$($wire,)*];
+                let mut found = [None; NAMES.len()];
+                $crate::wire::remoting::header::find_all(fields, NAMES, &mut found);
+                let [$($field,)*] = found;
+                Ok(Self { $($field: header!(@pick $lt, $ty, $wire, $field $(, $default)?),)* })
+            }
+        }
+    };
+    (@writer $lt:lifetime, $name:ty, $($field:ident = $wire:literal;)*) => {
         impl<$lt> $crate::wire::remoting::header::WriteHeader for $name {
             fn write(&self, out: &mut $crate::wire::remoting::fields::FieldWriter<'_>) {
                 out.open();
@@ -204,8 +246,18 @@ macro_rules! header {
             }
         }
     };
+    (@pick $lt:lifetime, $ty:ty, $wire:literal, $found:ident) => {
+        <$ty as $crate::wire::remoting::header::Field<$lt>>::pick($wire, $found)?
+    };
+    (@pick $lt:lifetime, $ty:ty, $wire:literal, $found:ident, $default:expr) => {
+        match $found {
+            Some(_) => <$ty as $crate::wire::remoting::header::Field<$lt>>::pick($wire, $found)?,
+            None => $default,
+        }
+    };
     (@absent $lt:lifetime, $ty:ty, $wire:literal) => { <$ty as Field<$lt>>::absent($wire)? };
     (@absent $lt:lifetime, $ty:ty, $wire:literal, $default:expr) => { $default };
+    ($($rest:tt)*) => { header!(@declare reader, $($rest)*); };
 }
 pub(super) use header;
 

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::header::header;
 
 header! {
+    hot
     /// Asks for messages of one queue from an offset.
     pub struct PullRequest<'a> {
         /// Group of the consumer.
@@ -41,6 +42,7 @@ header! {
 }
 
 header! {
+    hot
     /// Where the queue stands; with codes 0, 19, 20 and 21 always there.
     pub struct PullAnswer {
         /// Id of the broker to pull from next, 0 is the master.

@@ -160,6 +160,7 @@ impl WriteHeader for Named<'_, '_> {
 }
 
 header! {
+    hot
     /// Where a message was stored.
     pub struct SendAnswer<'a> {
         /// Offset id, see [`super::message_id`]; of a batch, one for each message, joined by commas.

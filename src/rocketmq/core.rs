@@ -552,7 +552,7 @@ impl Role for Core {
         if !self.arrived.is_empty() {
             out.arm(now, Timer::Turn);
         }
-        self.keep_all();
+        self.keep_all(now, out);
     }
 
     fn notice(&mut self, notice: Notice, now: Nanos, out: &mut Out<Timer>) {

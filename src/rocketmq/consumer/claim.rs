@@ -196,7 +196,7 @@ impl Core {
     pub(in crate::rocketmq) fn locate(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         claim.stage = Stage::Locating(Locating::Asked);
-        if !self.load_own(epoch) {
+        if !self.load_own(epoch, now, out) {
             self.ask_stored_offset(epoch, now, out);
         }
     }

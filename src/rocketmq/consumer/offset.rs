@@ -2,8 +2,7 @@
 //!
 //! `claim.rs` comes here to find out where a queue starts and `commit.rs` when progress has moved. What the core wants of
 //! a store is gathered over a turn and becomes one job of the serve lane for each consumer; the answer comes back by the
-//! inbox and is dropped if its claim is gone (D32). The core never calls a store itself, and a store that panics, or is
-//! dropped unasked with its lane, has failed.
+//! inbox and is dropped if its claim is gone (D32). The core never calls a store itself; one that panics has failed.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,6 +18,8 @@ use crate::net::{Handle, Out};
 use crate::rocketmq::core::{Command, Core, Timer};
 use crate::work::clock::Nanos;
 
+/// Why a store was not asked: the serve lane has no room.
+const NOT_ASKED: &str = "the offset store was not asked: too much waits";
 /// How long a serve thread waits for a place in the inbox if its own places are taken; the loop looks at it every turn.
 const POST: Duration = Duration::from_secs(10);
 
@@ -54,33 +55,8 @@ struct Due {
     progress: Vec<(Queue, QueueOffset)>,
 }
 
-/// Brings an answer to the loop, once, whatever becomes of the job that holds it.
-struct Courier {
-    handle: Handle<Command>,
-    /// What the loop hears if the job never runs to its end.
-    failure: Option<Stored>,
-}
-
-impl Courier {
-    fn new(handle: Handle<Command>, failure: Stored) -> Self {
-        Self { handle, failure: Some(failure) }
-    }
-
-    fn bring(mut self, answer: Stored) {
-        self.failure = None;
-        post(&self.handle, answer);
-    }
-}
-
-impl Drop for Courier {
-    fn drop(&mut self) {
-        if let Some(failure) = self.failure.take() {
-            post(&self.handle, failure);
-        }
-    }
-}
-
-fn post(handle: &Handle<Command>, answer: Stored) {
+/// Brings a store's answer to the loop. Thread: a serve thread, which may wait.
+fn bring(handle: &Handle<Command>, answer: Stored) {
     if let Err(refused) = handle.post_own(Command::Stored(answer)) {
         // Only a loop that has ended takes nothing at all: then nobody waits for it.
         let _ = handle.post_within(refused.into_command(), POST);
@@ -110,16 +86,17 @@ impl Core {
     }
 
     /// Asks the store where the group stands in the claim's queue. Without one it returns false.
-    pub(super) fn load_own(&mut self, epoch: Epoch) -> bool {
+    pub(super) fn load_own(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) -> bool {
         let Some(store) = self.own_store(epoch).cloned() else { return false };
         let Some(queue) = self.claims.get(&epoch).map(|claim| claim.queue.clone()) else { return false };
-        let failure = Stored::Loaded { epoch, result: Err("the offset store was not asked: too much waits".into()) };
-        let courier = Courier::new(self.context.handle.clone(), failure);
-        // A refused job drops the courier, which tells of it.
-        let _ = self.context.lane.user(move || {
+        let handle = self.context.handle.clone();
+        let asked = self.context.lane.user(move || {
             let result = fenced(|| store.load(&queue));
-            courier.bring(Stored::Loaded { epoch, result });
+            bring(&handle, Stored::Loaded { epoch, result });
         });
+        if asked.is_err() {
+            self.own_loaded(epoch, Err(NOT_ASKED.to_owned()), now, out);
+        }
         true
     }
 
@@ -138,15 +115,16 @@ impl Core {
     }
 
     /// The end of a turn: one job for each consumer whose progress waits.
-    pub(in crate::rocketmq) fn keep_all(&mut self) {
+    pub(in crate::rocketmq) fn keep_all(&mut self, now: Nanos, out: &mut Out<Timer>) {
         while let Some(Due { store, epochs, progress, of: _ }) = self.keeping.due.pop() {
-            let result = Err("the offset store was not asked: too much waits".into());
-            let failure = Stored::Kept { epochs: epochs.clone(), result };
-            let courier = Courier::new(self.context.handle.clone(), failure);
-            let _ = self.context.lane.user(move || {
+            let (handle, of) = (self.context.handle.clone(), epochs.clone());
+            let asked = self.context.lane.user(move || {
                 let result = fenced(|| store.store(&progress));
-                courier.bring(Stored::Kept { epochs, result });
+                bring(&handle, Stored::Kept { epochs: of, result });
             });
+            if asked.is_err() {
+                self.stored(Stored::Kept { epochs, result: Err(NOT_ASKED.to_owned()) }, now, out);
+            }
         }
     }
 

@@ -187,7 +187,8 @@ impl PushConsumerBuilder {
     }
 
     /// Keeps the group's progress in `store` instead of with the brokers, whose copy then only mirrors it. Default: the
-    /// brokers keep it (Java's `offsetStore`). Every member of the group must use the same store.
+    /// brokers keep it (Java's `offsetStore`). Every member of the group must use the same store. `examples/sqlite_offsets`
+    /// keeps it in an SQLite file, beside what the messages have changed.
     pub fn offset_store(mut self, store: impl OffsetStore + 'static) -> Self {
         self.offsets = Some(Arc::new(store));
         self

@@ -276,7 +276,7 @@ impl Core {
         let Stage::Active(active) = &mut claim.stage else { return };
         active.pull = Pull::Due;
         let asked = active.next;
-        match result.and_then(opened) {
+        match result.and_then(opened).and_then(|answer| going_on(answer, asked)) {
             Ok((answer::PULL_OFFSET_MOVED, header, _)) => {
                 self.correct(epoch, QueueOffset(header.next_begin_offset.max(0)), now, out);
             }
@@ -566,6 +566,22 @@ fn opened(answer: Answer) -> Result<(i32, PullAnswer, Frames), CallError> {
     Ok((code, header, frames))
 }
 
+/// Refuses an answer that leads back to the pull it answers: asked at once, it would go round without end, and messages
+/// that came with it would be delivered each time.
+fn going_on(answer: (i32, PullAnswer, Frames), asked: QueueOffset) -> Result<(i32, PullAnswer, Frames), CallError> {
+    let (code, header, frames) = &answer;
+    let next = header.next_begin_offset;
+    match *code {
+        answer::SUCCESS if next <= asked.0 && !frames.all().is_empty() => {
+            Err(crate::error::WireError::BadValue { what: "nextBeginOffset", found: next }.into())
+        }
+        answer::PULL_OFFSET_MOVED if next.max(0) == asked.0 => {
+            Err(CallError::Refused { code: *code, remark: "moved to the offset that was asked for".into() })
+        }
+        _ => Ok(answer),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -586,5 +602,16 @@ mod tests {
         let (code, _, frames) = opened(answered(answer::PULL_NOT_FOUND, b"")).unwrap();
         assert_eq!((code, frames.all().len()), (19, 0));
         assert_eq!(opened(answered(answer::SYSTEM_BUSY, b"")).unwrap_err().code(), Some(2));
+    }
+
+    #[test]
+    fn an_answer_that_leads_back_to_its_pull_is_a_failure() {
+        let at = |code, body: &[u8], asked| going_on(opened(answered(code, body)).unwrap(), QueueOffset(asked));
+        // The answer goes on at 5.
+        assert!(at(answer::SUCCESS, b"messages", 4).is_ok());
+        assert!(at(answer::SUCCESS, b"messages", 5).is_err() && at(answer::SUCCESS, b"messages", 900).is_err());
+        assert!(at(answer::SUCCESS, b"", 5).is_ok() && at(answer::PULL_NOT_FOUND, b"", 5).is_ok());
+        assert!(at(answer::PULL_OFFSET_MOVED, b"", 700).is_ok());
+        assert_eq!(at(answer::PULL_OFFSET_MOVED, b"", 5).unwrap_err().code(), Some(21));
     }
 }

@@ -29,7 +29,18 @@ impl Drop for Running {
 
 impl Running {
     fn start(words: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        Self::by(Command::new(env!("CARGO_BIN_EXE_windlass")), words)
+    }
+
+    /// Started by a shell that does `first` before it.
+    #[cfg(unix)]
+    fn after(first: &str, words: &[&str]) -> Self {
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &format!("{first}; exec \"$0\" \"$@\""), env!("CARGO_BIN_EXE_windlass")]);
+        Self::by(shell, words)
+    }
+
+    fn by(mut command: Command, words: &[&str]) -> Self {
         command.args(words).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.env_remove("NAMESRV_ADDR").spawn().unwrap();
         let out = child.stdout.take().map(BufReader::new);
@@ -88,7 +99,10 @@ impl Broker {
     }
 
     fn with(words: &[&str]) -> Self {
-        let mut running = Running::start(&[&["broker", "--listen", "127.0.0.1:0"], words].concat());
+        Self::of(Running::start(&[&["broker", "--listen", "127.0.0.1:0"], words].concat()))
+    }
+
+    fn of(mut running: Running) -> Self {
         let line = running.line();
         let (names, broker) = line.strip_prefix("ready name-server=").unwrap().split_once(" broker=").unwrap();
         for addr in [names, broker] {
@@ -233,6 +247,33 @@ fn what_is_not_stored_says_how_far_it_came_and_exits_with_1() {
         let error = &object["error"];
         assert!(["kind", "stage", "attempts", "code"].iter().all(|member| error.get(member).is_some()), "{object}");
     }
+}
+
+/// What is wrong with standard error or the disk ends no command: the first is nobody's business, the second an answer.
+#[cfg(unix)]
+#[test]
+fn a_full_standard_error_and_a_limit_on_files_end_nothing() {
+    let dir = std::env::temp_dir().join(format!("windlass-limit-{}", std::process::id()));
+    std::fs::remove_dir_all(&dir).ok();
+    let store = dir.to_str().unwrap();
+    let words = ["broker", "--listen", "127.0.0.1:0", "--name-server-listen", "127.0.0.1:0", "--store", store];
+    // Blocks of 512 or 1024 bytes: room for the segments below that of 8 or 16 MiB.
+    let broker = Broker::of(Running::after("ulimit -f 10000", &words));
+    let send = ["produce", "-t", "T", "--count", "6000", "--size", "4000"];
+    let (code, receipts, _) = broker.json(&send, "");
+    assert_eq!((code, receipts.len()), (1, 6000));
+    let refused: Vec<&Value> = receipts.iter().filter(|line| line["status"].is_null()).collect();
+    assert!(!refused.is_empty() && refused.len() < 6000, "{} refused", refused.len());
+    assert_eq!((&refused[0]["error"]["code"], &refused[0]["error"]["stored"]), (&Value::from(14), &Value::from("no")));
+    // Only where there is a device that is always full.
+    if std::path::Path::new("/dev/full").exists() {
+        let words = ["consume", "-n", &broker.names, "-t", "T", "-g", "G", "--from", "first", "--count", "5"];
+        let output = Running::after("exec 2>/dev/full", &words).end("");
+        assert_eq!(output.status.code(), Some(0));
+    }
+    broker.running.signal("-TERM");
+    assert_eq!(broker.running.end("").status.code(), Some(0));
+    std::fs::remove_dir_all(&dir).ok();
 }
 
 #[test]

@@ -150,6 +150,21 @@ fn b084_a_corrected_offset_is_committed_and_pulled_from_at_once() {
     assert_eq!(commits[0], "40", "before it is pulled from: {commits:?}");
 }
 
+/// A broker that is there and breaks off each time is asked at the pace of failures, not of connections.
+#[test]
+fn pulls_that_are_refused_or_broken_each_time_keep_their_pause() {
+    for reply in [Reply::code(1500), Reply::Close, Reply::code(25), Reply::Bytes(b"no frame at all".to_vec())] {
+        let given = reply.clone();
+        let peer = cluster(move |request, _| (request.code == 11).then(|| given.clone()));
+        let begun = Instant::now();
+        let paced = builder(&peer).timing(|timing| timing.pull_retry_most = Duration::from_millis(60));
+        let _running = run(paced, |_| Outcome::Done);
+        peer.wait("pulls", |seen| pulls(seen).len() >= 12);
+        // The pause is 50 ms, and the first few are made at once.
+        assert!(begun.elapsed() > Duration::from_millis(250), "{reply:?}: {:?}", begun.elapsed());
+    }
+}
+
 #[test]
 fn b085_a_broker_that_does_not_know_the_subscription_gets_a_heartbeat_and_the_pull_again() {
     for code in [24, 25, 26] {

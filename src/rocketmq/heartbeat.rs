@@ -22,6 +22,9 @@ use crate::wire::remoting::group::{
 use crate::wire::remoting::header::NoFields;
 use crate::work::clock::Nanos;
 
+/// Failed heartbeats in a row after which a lost connection is no reason for another at once: it has its pause.
+const BROKEN: u32 = 3;
+
 /// What is known of a broker's view of us.
 #[derive(Debug, Default)]
 pub struct Broker {
@@ -167,7 +170,8 @@ impl Core {
         let Some(broker) = self.brokers.get_mut(addr) else { return };
         // A broker keeps members by connection: it has forgotten us with this one.
         broker.has = 0;
-        if lost && self.ending.is_none() {
+        // One that takes connections and drops them is not asked as fast as it does so.
+        if lost && broker.failures < BROKEN && self.ending.is_none() {
             self.heartbeat(addr, now, out);
         } else {
             // Whatever waits for it goes on with the heartbeat that reaches it again.

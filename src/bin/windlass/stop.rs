@@ -39,7 +39,7 @@ impl Tell {
 }
 
 impl Stop {
-    /// Takes over SIGINT and SIGTERM. A second signal ends the process at once with exit code 1: an orderly end that
+    /// Takes over SIGINT and SIGTERM, and SIGXFSZ so that a limit on files is an error. A second signal ends the process at once with exit code 1: an orderly end that
     /// hangs must not need SIGKILL.
     pub fn new(timeout: Option<Duration>) -> io::Result<Self> {
         let signalled = Arc::new(AtomicBool::new(false));
@@ -48,6 +48,9 @@ impl Stop {
             flag::register_conditional_shutdown(signal, 1, Arc::clone(&signalled))?;
             flag::register(signal, Arc::clone(&signalled))?;
         }
+        // A file that may not grow any further is an error of that write, not the end of the process.
+        #[cfg(unix)]
+        flag::register(signal_hook::consts::SIGXFSZ, Arc::new(AtomicBool::new(false)))?;
         let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM])?;
         let from_signals = tell.clone();
         std::thread::Builder::new().name("wl-signals".into()).spawn(move || {

@@ -256,6 +256,11 @@ impl Shared {
         let bytes = self.checkpoint(clean).encode();
         match atomic_file::replace(&*self.disk, CHECKPOINT, &bytes, durable) {
             Ok(()) => true,
+            // Somebody has removed the directory: nothing that is appended from now on would be found again.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                self.take_no_more(&error.to_string());
+                false
+            }
             Err(error) => {
                 self.watch.event(Event::CacheFailed { what: CHECKPOINT, detail: error.to_string() });
                 false

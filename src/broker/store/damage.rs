@@ -202,6 +202,27 @@ fn a_segment_that_somebody_has_removed_is_never_passed_over_in_silence() {
     assert!(matches!(opened, Err(OpenError::Damaged { file, .. }) if file == "log/00000000000000000000"));
 }
 
+/// Bytes stored in files that have no name any more are lost at the next start: who is told so can send elsewhere.
+#[cfg(unix)]
+#[test]
+fn a_store_whose_directory_is_removed_refuses_and_says_so() {
+    let root = std::env::temp_dir().join(format!("windlass-gone-{}", std::process::id()));
+    let ears = Arc::new(Ears::default());
+    let (store, _) = Store::open(Arc::new(Files::new(&root)), small(), 0, ears.clone()).unwrap();
+    let queue = store.queue("t", 0);
+    store.append(&queue, &message(b"kept", b""), 0).unwrap();
+    store.flush_step().unwrap();
+    std::fs::remove_dir_all(&root).unwrap();
+    store.append(&queue, &message(b"into nothing", b""), 0).unwrap();
+    store.flush_step().unwrap();
+    store.segment_step(i64::MAX / 2);
+    let refused = store.append(&queue, &message(b"refused", b""), 0);
+    assert!(matches!(refused, Err(AppendError::ReadOnly { .. })), "{refused:?}");
+    let events = ears.events.lock().unwrap().clone();
+    let told = events.iter().filter(|event| matches!(event, Event::SyncFailed { .. })).count();
+    assert_eq!(told, 1, "{events:?}");
+}
+
 #[test]
 fn a_directory_of_another_version_is_refused_untouched() {
     let (disk, _) = filled(true);

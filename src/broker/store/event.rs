@@ -72,7 +72,7 @@ pub enum Event {
     },
     /// A segment could be made again.
     RoomAgain,
-    /// A sync failed: the store is read only until it is opened again.
+    /// A sync failed, or the directory is gone: the store is read only until it is opened again.
     SyncFailed {
         /// The directory.
         place: String,

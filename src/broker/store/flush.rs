@@ -188,9 +188,7 @@ impl Shared {
             && let Err(error) = self.sync_log(from, to)
         {
             let detail = error.to_string();
-            self.tail.lock().read_only = Some(detail.clone());
-            self.flusher.fail(detail.clone());
-            self.watch.event(Event::SyncFailed { place: self.disk.place(), detail: detail.clone() });
+            self.take_no_more(&detail);
             return Err(DurableError::Failed { detail });
         }
         *locked(&self.durable_marks) = marks;
@@ -203,6 +201,15 @@ impl Shared {
         }
         self.segment_signal.raise_if(self.sealing_waits());
         Ok(released)
+    }
+
+    /// The store is read only from now on, and everybody who waits for durability hears why. Told once.
+    pub(super) fn take_no_more(&self, detail: &str) {
+        if self.tail.lock().read_only.replace(detail.to_owned()).is_some() {
+            return;
+        }
+        self.flusher.fail(detail.to_owned());
+        self.watch.event(Event::SyncFailed { place: self.disk.place(), detail: detail.to_owned() });
     }
 
     fn sync_log(&self, from: u64, to: u64) -> std::io::Result<()> {

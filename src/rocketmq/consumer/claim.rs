@@ -71,6 +71,8 @@ pub(in crate::rocketmq) struct Active {
     pub pull: Pull,
     /// Failed pulls in a row.
     pub failures: u32,
+    /// Of them, those for which the broker was there: it refused, or broke off.
+    pub refusals: u32,
     pub progress: Progress,
     /// Failed commits in a row.
     pub commit_failures: u32,
@@ -343,6 +345,7 @@ impl Core {
             taken: at,
             pull: Pull::Due,
             failures: 0,
+            refusals: 0,
             // An offset that the broker does not have is committed at once: else a group that has seen nothing yet
             // would start at another place after a restart.
             progress: Progress::new(at, stored),

@@ -43,6 +43,10 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The longest time between two looks.
 const LOOK_MOST: Duration = Duration::from_millis(640);
 
+/// Refused or broken pulls in a row after which a new connection, or a heartbeat, is no reason to pull at once: it would
+/// only be the next to break.
+const AT_ONCE: u32 = 2;
+
 /// What the next pull of a claim waits for.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rocketmq) enum Pull {
@@ -283,7 +287,7 @@ impl Core {
             Ok((code, header, frames)) => {
                 claim.heard = now;
                 let was_silent = std::mem::take(&mut claim.silences) > 0;
-                active.failures = 0;
+                (active.failures, active.refusals) = (0, 0);
                 active.suggested = header.suggest_broker_id;
                 // A step back would deliver again what has been delivered, without end.
                 let next = asked.max(QueueOffset(header.next_begin_offset));
@@ -349,6 +353,9 @@ impl Core {
         let Stage::Active(active) = &mut claim.stage else { return };
         let before = active.failures;
         active.failures = before.saturating_add(1);
+        if !matches!(error, CallError::Connect { .. } | CallError::NoAddress { .. } | CallError::Timeout { .. }) {
+            active.refusals = active.refusals.saturating_add(1);
+        }
         let suggested = std::mem::take(&mut active.suggested);
         let pause = match error.code() {
             Some(answer::FLOW_CONTROL) => THROTTLED,
@@ -408,7 +415,8 @@ impl Core {
                 let active = claim.active()?;
                 let waits = match active.pull {
                     Pull::Unknown => true,
-                    Pull::Until(_) => active.failures > 0,
+                    // A broker that comes up is asked at once; not one that is up and breaks off each time.
+                    Pull::Until(_) => active.failures > 0 && active.refusals <= AT_ONCE,
                     Pull::Due | Pull::Out(_) | Pull::Full(..) | Pull::Budget(_) | Pull::Paused => false,
                 };
                 let route = self.topics.get(&queue.topic)?.route.as_ref()?;

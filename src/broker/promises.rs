@@ -175,3 +175,64 @@ fn messages_are_kept_by_their_own_age() {
         assert_eq!(store.log_min() > 0, gone, "{age_ms} ms old");
     }
 }
+
+/// Values of the name server outlive it, as those of Apache's do; a deleted one stays deleted.
+#[test]
+fn values_of_the_name_server_outlive_it() {
+    let disk = FaultyDisk::new();
+    let node = Node::plain(&disk);
+    for (key, value) in [("orders", "broker-a:4"), ("gone", "x"), ("quoted \"", "\u{e9}\n")] {
+        node.dispatcher.put_value("ORDER_TOPIC_CONFIG", key, value);
+    }
+    node.dispatcher.delete_value("ORDER_TOPIC_CONFIG", "gone");
+    let after = Node::plain(&disk.after_kill());
+    let value = |key: &str| after.dispatcher.value("ORDER_TOPIC_CONFIG", key).ok();
+    assert_eq!((value("orders"), value("gone")), (Some("broker-a:4".to_owned()), None));
+    assert_eq!(value("quoted \""), Some("\u{e9}\n".to_owned()));
+    let file: serde_json::Value = serde_json::from_slice(&disk.read("config/kvConfig.json").unwrap()).unwrap();
+    assert_eq!(file["configTable"]["ORDER_TOPIC_CONFIG"]["orders"], "broker-a:4", "Apache's shape");
+}
+
+/// S-10: what the disk has kept once is there after a power cut, however often the file was written since.
+#[test]
+fn s_10_a_power_cut_between_changes_of_state_files_costs_nothing_that_was_synced() {
+    let mut cut = 0;
+    for seed in 0..80 {
+        let disk = FaultyDisk::new();
+        let node = Node::plain(&disk);
+        node.dispatcher.put_topic(Topic::new("first", 4, 6)).unwrap();
+        node.dispatcher.put_group(GroupSettings { retry_max: 3, ..GroupSettings::new("g") }).unwrap();
+        node.dispatcher.sync_state();
+        assert!(!node.dispatcher.is_unsynced());
+        for topic in ["second", "third", "fourth"] {
+            node.dispatcher.put_topic(Topic::new(topic, 4, 6)).unwrap();
+        }
+        assert!(node.dispatcher.is_unsynced());
+        let after = Node::plain(&disk.after_power_cut(seed));
+        assert!(after.dispatcher.topic("first").is_ok(), "seed {seed}");
+        assert_eq!(after.dispatcher.known_group("g").map(|group| group.retry_max), Ok(3), "seed {seed}");
+        cut += u32::from(after.dispatcher.topic("fourth").is_err());
+    }
+    assert!(cut > 10, "{cut}");
+}
+
+/// S-10: topics that many threads make at once are all in the file.
+#[test]
+fn s_10_changes_of_many_threads_are_all_saved() {
+    let disk = FaultyDisk::new();
+    let node = Node::plain(&disk);
+    std::thread::scope(|scope| {
+        for thread in 0..6 {
+            let dispatcher = &node.dispatcher;
+            scope.spawn(move || {
+                for number in 0..20 {
+                    dispatcher.put_topic(Topic::new(format!("t-{thread}-{number}"), 1, 6)).unwrap();
+                }
+            });
+        }
+    });
+    let after = Node::plain(&disk.after_kill());
+    for (thread, number) in (0..6).flat_map(|thread| (0..20).map(move |number| (thread, number))) {
+        assert!(after.dispatcher.topic(&format!("t-{thread}-{number}")).is_ok(), "{thread} {number}");
+    }
+}

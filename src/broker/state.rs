@@ -19,23 +19,47 @@ use crate::model::SortedMap;
 use crate::wire::json;
 use crate::wire::remoting::group::{GroupConfigBody, GroupTableBody};
 use crate::wire::remoting::topics::{DataVersion, TopicConfigBody, TopicTableBody};
+use crate::work::sync::{Mutex, locked};
 
 const DIR: &str = "config";
 const TOPICS: &str = "config/topics.json";
 const GROUPS: &str = "config/subscriptionGroup.json";
 const OFFSETS: &str = "config/consumerOffset.json";
+const VALUES: &str = "config/kvConfig.json";
+const FILES: [&str; 4] = [TOPICS, GROUPS, OFFSETS, VALUES];
 
 /// Where state is saved, and what has been.
 #[derive(Default)]
 pub struct Saved {
     disk: Option<Arc<dyn Disk>>,
     offset_changes: AtomicU64,
-    unsynced: AtomicBool,
+    files: [Versions; FILES.len()],
+    /// One writer at a time, from the look at a table until its file is in place: else two could write into one file, or
+    /// the older look could win. Held over short unsynced writes; no other lock is held by those who wait for it.
+    writing: Mutex<()>,
+    syncing: AtomicBool,
     /// No saving before a successful load.
     loaded: AtomicBool,
 }
 
+/// How often a file was written, and which of these versions the disk keeps.
+#[derive(Default)]
+struct Versions {
+    written: AtomicU64,
+    synced: AtomicU64,
+}
+
+impl Versions {
+    fn is_synced(&self) -> bool {
+        self.synced.load(Ordering::Acquire) == self.written.load(Ordering::Acquire)
+    }
+}
+
 impl Saved {
+    fn versions(&self, name: &str) -> Option<&Versions> {
+        FILES.iter().zip(&self.files).find(|(file, _)| **file == name).map(|(_, versions)| versions)
+    }
+
     /// State in files of this disk.
     pub fn on(disk: Arc<dyn Disk>) -> Self {
         Self { disk: Some(disk), ..Self::default() }
@@ -52,6 +76,13 @@ json::body! {
     struct OffsetsFile {
         data_version: DataVersion = "dataVersion";
         offset_table: SortedMap<String, SortedMap<i32, i64>> = "offsetTable";
+    }
+}
+
+json::body! {
+    #[derive(Debug, Default)]
+    struct ValuesFile {
+        table: SortedMap<String, SortedMap<String, String>> = "configTable";
     }
 }
 
@@ -86,6 +117,11 @@ impl Dispatcher {
                 for (key, queues) in file.offset_table {
                     offsets.restore(&key, queues.into_iter().collect());
                 }
+            }
+            if let Some(names) = &self.names
+                && let Some(file) = self.load::<ValuesFile>(disk, VALUES)
+            {
+                names.restore_values(file.table);
             }
         }
         self.restore_topics_of_the_log();
@@ -139,6 +175,10 @@ impl Dispatcher {
                 for aside in &loaded.put_aside {
                     log::error!(target: "windlass::broker", "state file cannot be read, put aside: file={aside}");
                 }
+                // What a process that was killed has written the disk need not have kept.
+                if let (Some(versions), true) = (self.saved.versions(name), loaded.value.is_some()) {
+                    versions.written.fetch_add(1, Ordering::AcqRel);
+                }
                 loaded.value
             }
             Err(error) => {
@@ -150,13 +190,25 @@ impl Dispatcher {
 
     pub(super) fn save_topics(&self) {
         if self.saves() {
+            let _turn = locked(&self.saved.writing);
             self.write(TOPICS, &self.topic_bodies());
         }
     }
 
     pub(super) fn save_groups(&self) {
         if self.saves() {
+            let _turn = locked(&self.saved.writing);
             self.write(GROUPS, &self.group_bodies());
+        }
+    }
+
+    /// Writes the values of the name server.
+    pub(super) fn save_values(&self) {
+        if self.saves()
+            && let Some(names) = &self.names
+        {
+            let _turn = locked(&self.saved.writing);
+            self.write(VALUES, &ValuesFile { table: names.all_values() });
         }
     }
 
@@ -179,6 +231,7 @@ impl Dispatcher {
         if !self.saves() {
             return;
         }
+        let _turn = locked(&self.saved.writing);
         let (file, changes) = {
             let offsets = self.offsets.lock();
             let changes = offsets.changes();
@@ -200,24 +253,31 @@ impl Dispatcher {
     /// Makes the disk keep what has been written. Waits for it: not for a loop.
     pub fn sync_state(&self) {
         let Some(disk) = &self.saved.disk else { return };
-        if !self.saved.unsynced.swap(false, Ordering::AcqRel) {
+        if self.saved.syncing.swap(true, Ordering::AcqRel) {
             return;
         }
-        for name in [TOPICS, GROUPS, OFFSETS] {
+        let mut kept = Vec::new();
+        for (name, versions) in FILES.iter().zip(&self.saved.files) {
+            let written = versions.written.load(Ordering::Acquire);
             match disk.sync(name) {
-                Ok(()) => {}
+                Ok(()) => kept.push((versions, written)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => log::warn!(target: "windlass::broker", "state not synced: file={name} error={error}"),
             }
         }
-        if let Err(error) = disk.sync_dir(DIR) {
-            log::warn!(target: "windlass::broker", "state not synced: dir={DIR} error={error}");
+        match disk.sync_dir(DIR) {
+            // A version that was written meanwhile stays to be synced.
+            Ok(()) => {
+                kept.into_iter().for_each(|(versions, written)| versions.synced.store(written, Ordering::Release))
+            }
+            Err(error) => log::warn!(target: "windlass::broker", "state not synced: dir={DIR} error={error}"),
         }
+        self.saved.syncing.store(false, Ordering::Release);
     }
 
-    /// True if [`Dispatcher::sync_state`] has something to do.
+    /// True if [`Dispatcher::sync_state`] has something to do and is not at it.
     pub fn is_unsynced(&self) -> bool {
-        self.saved.unsynced.load(Ordering::Acquire)
+        !self.saved.syncing.load(Ordering::Acquire) && !self.saved.files.iter().all(Versions::is_synced)
     }
 
     fn saves(&self) -> bool {
@@ -229,24 +289,27 @@ impl Dispatcher {
         self.saved.loaded.store(false, Ordering::Release);
     }
 
-    /// Replaces a file; the one before stays as its backup. A failure keeps what was there.
+    /// Replaces a file; the newest one that the disk keeps stays as its backup, so that a power cut leaves one of them. A
+    /// failure keeps what was there.
     fn write(&self, name: &str, file: &impl json::Item) -> bool {
-        let Some(disk) = &self.saved.disk else { return false };
+        let (Some(disk), Some(versions)) = (&self.saved.disk, self.saved.versions(name)) else { return false };
+        let is_synced = versions.is_synced();
         let replace = || {
             let fresh = format!("{name}.tmp");
             disk.write(&fresh, &json::to_vec(file))?;
-            match disk.rename(name, &format!("{name}.bak")) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                Ok(()) | Err(_) => {}
+            if is_synced {
+                match disk.rename(name, &format!("{name}.bak")) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                    Ok(()) | Err(_) => {}
+                }
             }
-            disk.rename(&fresh, name)
+            disk.rename(&fresh, name)?;
+            versions.written.fetch_add(1, Ordering::AcqRel);
+            Ok(())
         };
         let written = replace();
         match written {
-            Ok(()) => {
-                self.saved.unsynced.store(true, Ordering::Release);
-                true
-            }
+            Ok(()) => true,
             Err(error) => {
                 log::warn!(target: "windlass::broker", "state not saved: file={name} error={error}");
                 false

@@ -344,7 +344,8 @@ fn topics_groups_and_offsets_outlive_a_crash() {
 fn after_without(disk: &FaultyDisk, names: &[&str]) -> FaultyDisk {
     let disk = disk.after_kill();
     for name in names {
-        disk.remove(name).unwrap();
+        // A backup is there only of what the disk has kept.
+        let _ = disk.remove(name);
     }
     disk
 }

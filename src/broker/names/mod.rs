@@ -42,6 +42,16 @@ impl Names {
         self.routes.lock().closed(session);
     }
 
+    /// All values, by namespace.
+    pub(super) fn all_values(&self) -> SortedMap<String, SortedMap<String, String>> {
+        self.values.lock().clone()
+    }
+
+    /// Takes over the values of a file.
+    pub(super) fn restore_values(&self, values: SortedMap<String, SortedMap<String, String>>) {
+        *self.values.lock() = values;
+    }
+
     pub(super) fn sweep(&self, now: Nanos) {
         self.routes.lock().sweep(now);
     }
@@ -171,8 +181,8 @@ impl Dispatcher {
     /// Sets a value of a namespace (100).
     pub fn put_value(&self, namespace: &str, key: &str, value: &str) {
         if let Some(names) = &self.names {
-            let mut values = names.values.lock();
-            values.get_or_default(namespace.to_owned()).insert(key.to_owned(), value.to_owned());
+            names.values.lock().get_or_default(namespace.to_owned()).insert(key.to_owned(), value.to_owned());
+            self.save_values();
         }
     }
 
@@ -190,10 +200,10 @@ impl Dispatcher {
 
     /// Deletes a value (102).
     pub fn delete_value(&self, namespace: &str, key: &str) {
-        if let Some(names) = &self.names
-            && let Some(values) = names.values.lock().get_mut(namespace)
-        {
-            values.remove(key);
+        let Some(names) = &self.names else { return };
+        let was = names.values.lock().get_mut(namespace).and_then(|values| values.remove(key));
+        if was.is_some() {
+            self.save_values();
         }
     }
 

@@ -230,6 +230,44 @@ fn an_assignment_that_cannot_be_looked_at_is_told() {
     assert!(event.to_string().contains("no broker has listed the members"), "{event}");
 }
 
+/// Apache's broker can lose a registration when the group's last other member leaves at the same moment.
+#[test]
+fn a_broker_that_knows_no_member_gets_a_heartbeat_before_it_is_asked_again() {
+    let peer = cluster(|request, nth| match (request.code, nth) {
+        (38, 0) => Some(Reply::code(1)),
+        _ => stored(request, 1),
+    });
+    let running = run(builder(&peer).timing(|timing| timing.retry = Duration::from_millis(50)), |_| Outcome::Done);
+    running.event("not balanced");
+    running.next();
+    let codes: Vec<i32> =
+        peer.seen().iter().map(|request| request.code).filter(|code| [34, 38].contains(code)).collect();
+    assert_eq!(codes[..4], [34, 38, 34, 38], "{codes:?}");
+}
+
+/// Two members that subscribe differently take the group's subscription from each other: each refusal answered by a
+/// heartbeat and a pull at once would be a storm.
+#[test]
+fn a_broker_that_goes_on_refusing_is_asked_at_intervals() {
+    let mut wrong = Vec::new();
+    for (refused, answer) in
+        [(11, Reply::code(25)), (38, Reply::code(1)), (38, Reply::with_body(r#"{"consumerIdList":["you"]}"#))]
+    {
+        let peer = cluster(move |request, _| (request.code == refused).then(|| answer.clone()));
+        let settings = builder(&peer).rebalance_interval(Duration::from_millis(100)).timing(|timing| {
+            timing.retry = Duration::from_millis(100);
+        });
+        let running = run(settings, |_| Outcome::Done);
+        let begun = Instant::now();
+        peer.wait("refusals", |seen| seen.iter().filter(|at| at.code == refused).count() > 20);
+        // 50 ms between pulls, 100 ms between questions for the members; the first may come at once.
+        let took = begun.elapsed();
+        wrong.extend((took < Duration::from_millis(800)).then(|| format!("code {refused}: 20 in {took:?}")));
+        drop(running);
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}
+
 #[test]
 fn b145_not_being_listed_keeps_the_queues_and_sends_a_heartbeat() {
     let hide = Arc::new(AtomicU32::new(0));
@@ -464,8 +502,9 @@ fn c028_b011_name_servers_can_be_replaced_while_in_use() {
     running._client.set_name_servers([new.text()]).unwrap();
     new.wait("a route", |seen| seen.iter().any(|at| at.code == 105));
     let before = old.seen_of(105).len();
-    new.wait("more routes", |seen| seen.iter().filter(|at| at.code == 105).count() >= 6);
-    assert_eq!(old.seen_of(105).len(), before, "the old one is not asked any more");
+    new.wait("more routes", |seen| seen.iter().filter(|at| at.code == 105).count() >= 20);
+    // One for each topic may have been on its way; a loaded machine reads it late.
+    assert!(old.seen_of(105).len() <= before + 2, "the old one is not asked any more");
 }
 
 /// C-031: 200 queues with offsets to commit, and their broker comes back at another address while the old one swallows

@@ -158,6 +158,16 @@ impl Core {
         }
     }
 
+    /// The broker does not count us in although it has acknowledged us: it is told again, soon or with the next heartbeat
+    /// that is due before. Never at once: what follows an acknowledgement would be refused at once as well.
+    pub(super) fn remind(&mut self, addr: &Arc<str>, now: Nanos, out: &mut Out<Timer>) {
+        let soon = now + self.context.settings.timing.retry / 2;
+        if let Some(broker) = self.brokers.get_mut(addr) {
+            broker.due = broker.due.min(soon);
+            self.heartbeat_alarm.at(soon, Timer::Heartbeats, out);
+        }
+    }
+
     pub(super) fn broker_up(&mut self, addr: &Arc<str>, again: bool, now: Nanos, out: &mut Out<Timer>) {
         // The first connection was made for a request, and the first heartbeat is on its way.
         if again {

@@ -139,7 +139,14 @@ impl Core {
         let again = std::mem::take(&mut subscribed.again);
         match read {
             Ok(members) => self.balance(id, topic, addr, &members, now, out),
-            Err(error) => self.not_balanced(id, topic, &error.to_string(), now, out),
+            Err(error) => {
+                // "No consumer for this group": it has lost our registration, which another member's departure at the
+                // same moment can do to Apache's broker. Only a heartbeat heals that, and the next is far.
+                if error.code().is_some() {
+                    self.remind(addr, now, out);
+                }
+                self.not_balanced(id, topic, &error.to_string(), now, out);
+            }
         }
         if again {
             self.rebalance_topic(id, topic, now, out);
@@ -174,7 +181,7 @@ impl Core {
         };
         match planned {
             Plan::Keep(Reason::NotListed) => {
-                self.broker_forgot_us(addr, now, out);
+                self.remind(addr, now, out);
                 self.not_balanced(id, topic, "the broker does not list this client", now, out);
             }
             Plan::Keep(Reason::NoQueues) => self.not_balanced(id, topic, "the topic has no readable queue", now, out),

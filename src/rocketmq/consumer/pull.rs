@@ -375,11 +375,13 @@ impl Core {
                 | answer::SUBSCRIPTION_NOT_LATEST
                 | answer::SUBSCRIPTION_GROUP_NOT_EXIST),
             ) => {
-                if let Some(addr) = addr {
-                    self.broker_forgot_us(&addr, now, out);
-                }
                 // Once is a broker that was restarted; again and again is another member that subscribes other things,
-                // each of which the broker takes for the group's (B-036).
+                // each of which the broker takes for the group's (B-036): answering that at once would be a storm.
+                match addr {
+                    Some(addr) if before == 0 => self.broker_forgot_us(&addr, now, out),
+                    Some(addr) => self.remind(&addr, now, out),
+                    None => {}
+                }
                 if code == answer::SUBSCRIPTION_NOT_EXIST && before % 20 == 1 {
                     let topic = Arc::clone(&queue.topic);
                     self.tell(id, Event::SubscriptionDiffers { group: name, topic, detail });

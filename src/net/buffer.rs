@@ -13,8 +13,8 @@ use crate::work::sync::atomic::{AtomicU64, Ordering};
 use crate::work::sync::{Mutex, locked};
 
 /// The sizes of buffers that are kept, and how many of each: requests and small answers; pulls of a few messages; whole
-/// pulls, of which four queues hold 125 when their handlers are behind. 25 MiB at most. A larger frame's buffer is not kept.
-const CLASSES: [(usize, usize); 3] = [(4 << 10, 256), (64 << 10, 128), (512 << 10, 32)];
+/// pulls, of which four queues hold 132 when their handlers are behind. 27 MiB at most. A larger frame's buffer is not kept.
+const CLASSES: [(usize, usize); 3] = [(4 << 10, 256), (64 << 10, 160), (512 << 10, 32)];
 
 /// A buffer for a frame starts with at most this many bytes beyond what is recycled, and grows as bytes arrive: a length
 /// that a peer has announced never sizes an allocation.

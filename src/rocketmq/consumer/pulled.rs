@@ -125,8 +125,8 @@ pub struct Indexes {
     home: Sender<Vec<Record>>,
 }
 
-/// Indexes that are kept, as many as frames: 80 bytes a message, 320 KiB at 32 messages a pull.
-const KEPT: usize = 128;
+/// Indexes that are kept, as many as frames: 80 bytes a message, 400 KiB at 32 messages a pull.
+const KEPT: usize = 160;
 /// An index that has grown beyond this is not kept.
 const KEPT_RECORDS: usize = 1024;
 

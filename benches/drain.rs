@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use ratio::{Gate, allocations_everywhere, leave_out_this_thread};
 use windlass::internals::rocketmq::client::Counted;
+use windlass::internals::wire::json;
 use windlass::internals::wire::remoting::codes::{answer, perm, request};
 use windlass::internals::wire::remoting::command::{Codec, Command, Head, VERSION_V4, write};
 use windlass::internals::wire::remoting::group::ConsumerListBody;
@@ -275,7 +276,7 @@ impl Script {
             }
             request::GET_CONSUMER_LIST_BY_GROUP => {
                 let members = ConsumerListBody { client_ids: vec![self.client.clone()] };
-                plain(answer::SUCCESS, &serde_json::to_vec(&members).unwrap());
+                plain(answer::SUCCESS, &json::to_vec(&members));
             }
             request::QUERY_CONSUMER_OFFSET => plain(answer::QUERY_NOT_FOUND, &[]),
             _ => plain(answer::SUCCESS, &[]),
@@ -299,6 +300,6 @@ impl Script {
             }],
             ..RouteBody::default()
         };
-        serde_json::to_vec(&route).unwrap()
+        json::to_vec(&route)
     }
 }

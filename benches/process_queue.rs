@@ -14,7 +14,7 @@ use std::sync::Arc;
 use ratio::{Gate, allocations, interleaved};
 use windlass::internals::consume::chunk::{Batch, Epoch, Generation, Verdicts};
 use windlass::internals::consume::flow::Limits;
-use windlass::internals::consume::queue::{ProcessQueue, Settings};
+use windlass::internals::consume::queue::{ProcessQueue, Settings, Share};
 use windlass::internals::consume::ring::{Ring, Slot};
 use windlass::internals::model::QueueOffset;
 use windlass::internals::work::clock::Nanos;
@@ -177,7 +177,7 @@ fn whole(resident: i64) -> impl FnMut(u64) {
         );
         token = token.or(put.post);
     }
-    let mut hand = token.and_then(|token| queue.take(token, false, Nanos(1)).chunk);
+    let mut hand = token.and_then(|token| queue.take(token, Share::Keep { calls: 1 }, Nanos(1)).chunk);
     let mut step = ahead;
     // Batches are made ahead: their allocation belongs to the frame, not to the queue.
     let mut ready: Vec<_> = Vec::new();
@@ -191,7 +191,7 @@ fn whole(resident: i64) -> impl FnMut(u64) {
                 queue.put(&batch, QueueOffset(step * i64::from(BATCH)), Nanos(1));
             }
             if let Some(chunk) = hand.take() {
-                hand = queue.finish(chunk, Verdicts::DONE, true, false, Nanos(1)).chunk;
+                hand = queue.finish(chunk, Verdicts::DONE, true, Share::Keep { calls: 1 }, Nanos(1)).chunk;
             }
             black_box(queue.progress());
         }

@@ -13,11 +13,11 @@ use peer::{PATIENCE, Peer, Reply};
 use windlass::{Client, ClientBuilder, Error, Event, Message, PushConsumer, StartFrom, Stored};
 
 fn builder(peer: &Peer) -> ClientBuilder {
-    let quick = |timing: &mut windlass::internals::rocketmq::settings::Timing| {
+    let builder = Client::builder().name_servers([peer.text()]).workers(2).request_timeout(Duration::from_millis(300));
+    builder.timing(|timing| {
         timing.retry = Duration::from_millis(20);
         timing.offset = Duration::from_millis(300);
-    };
-    Client::builder().name_servers([peer.text()]).workers(2).request_timeout(Duration::from_millis(300)).timing(quick)
+    })
 }
 
 fn run(builder: ClientBuilder) -> (PushConsumer, Receiver<i64>, Receiver<Event>) {

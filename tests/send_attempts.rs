@@ -156,9 +156,15 @@ fn b025_the_time_of_a_send_includes_connecting() {
     // A listener that accepts nobody: once its backlog is full, the system answers nobody who connects.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let addr = listener.local_addr().unwrap();
-    let mut kept = Vec::new();
-    while let Ok(stream) = std::net::TcpStream::connect_timeout(&addr, Duration::from_millis(100)) {
-        kept.push(stream);
+    let (mut kept, mut refused) = (Vec::new(), 0);
+    while refused < 3 {
+        match std::net::TcpStream::connect_timeout(&addr, Duration::from_millis(200)) {
+            Ok(stream) => {
+                kept.push(stream);
+                refused = 0;
+            }
+            Err(_) => refused += 1,
+        }
     }
     let names = names(&[("a", addr, 1)]);
     let client = client(&names);

@@ -53,6 +53,26 @@ fn c066_a_refusing_broker_gets_at_most_one_attempt_of_each_send() {
     assert!(!a.seen_of(310).is_empty() && b.seen_of(310).len() == 200);
 }
 
+/// Whichever is asked first: one that takes connections and answers nothing, or one that cannot even be connected to.
+#[test]
+fn b010_a_name_server_that_keeps_silent_leaves_time_for_the_other_within_a_send() {
+    let (silent, b) = (Peer::start(|_| Reply::Silence), broker(ok));
+    let names = names(&[("b", b.addr(), 1)]);
+    let mut kept_waiting = 0;
+    for _ in 0..6 {
+        let client = Client::builder().name_servers([silent.text(), names.text()]).build().unwrap();
+        let producer = client.producer("p").send_deadline(Duration::from_secs(6)).start().unwrap();
+        let begun = Instant::now();
+        producer.send(Message::new("t", "x")).unwrap();
+        kept_waiting += u32::from(begun.elapsed() > Duration::from_secs(1));
+        // The choice has moved on: nobody waits twice.
+        let begun = Instant::now();
+        producer.send(Message::new("u", "x")).unwrap();
+        assert!(begun.elapsed() < Duration::from_secs(1), "{:?}", begun.elapsed());
+    }
+    assert_eq!(kept_waiting > 0, !silent.seen().is_empty());
+}
+
 #[test]
 fn b182_a_silent_broker_leaves_time_for_the_other() {
     let (a, b) = (broker(|_| Reply::Silence), broker(ok));

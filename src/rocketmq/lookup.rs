@@ -101,7 +101,10 @@ impl Core {
     fn send_route_request(&mut self, topic: &Arc<str>, left: usize, now: Nanos, out: &mut Out<Timer>) {
         let fields = RouteRequest { topic: (&**topic).into(), standard_json: Some(true) };
         let purpose = Purpose::Route { topic: Arc::clone(topic), left };
-        let timeout = self.context.settings.timing.request;
+        let whole = self.context.settings.timing.request;
+        // One that keeps silent leaves time for the others within what a single one may take: a send waits no longer.
+        let servers = u32::try_from(self.port.name_servers()).unwrap_or(u32::MAX).max(1);
+        let timeout = if left > 0 { whole / servers } else { whole };
         let ask = Ask::of(request::GET_ROUTEINFO_BY_TOPIC, &fields);
         self.ask(Target::NameServer, &ask, purpose, timeout, now, out);
     }

@@ -17,7 +17,7 @@ use crate::work::ranks::{Rank, Ranked};
 
 /// A broker group's master has this id.
 pub const MASTER: i64 = 0;
-/// More queues of one broker than any cluster has; what a peer announces beyond it is ignored.
+/// More queues of one topic than any cluster has; what a peer announces beyond it is ignored.
 const MOST_QUEUES: i32 = 1 << 16;
 
 /// A queue that may be written, and where.
@@ -69,7 +69,7 @@ impl Route {
         }
         for queues in data.queues.iter().filter(|queues| queues.perm & perm::READ != 0) {
             let broker: Arc<str> = queues.broker_name.as_str().into();
-            for id in 0..queues.read_queue_nums.min(MOST_QUEUES) {
+            for id in 0..queues.read_queue_nums.min(room_beside(route.subscribe.len())) {
                 route.subscribe.push(Queue::new(Arc::clone(&route.topic), Arc::clone(&broker), id));
             }
         }
@@ -84,7 +84,7 @@ impl Route {
     fn publish_from(&mut self, broker: &str, queues: i32) {
         let Some((name, addrs)) = self.brokers.get_key_value(broker) else { return };
         let Some(master) = addrs.get(&MASTER) else { return };
-        for id in 0..queues.min(MOST_QUEUES) {
+        for id in 0..queues.min(room_beside(self.publish.len())) {
             let queue = Queue::new(Arc::clone(&self.topic), Arc::clone(name), id);
             self.publish.push(PublishQueue { queue, addr: Arc::clone(master) });
         }
@@ -125,6 +125,11 @@ impl Route {
         }
         all
     }
+}
+
+/// How many queues a topic that has `queues` may still get: a broker may be named as often as the answer is long.
+fn room_beside(queues: usize) -> i32 {
+    MOST_QUEUES.saturating_sub(i32::try_from(queues).unwrap_or(i32::MAX))
 }
 
 /// Splits `broker:number;broker:number`; bad segments are left out with one warning (C-033).
@@ -249,6 +254,16 @@ mod tests {
 
     fn route(data: &RouteBody) -> Route {
         Route::build("T", data, str::to_owned)
+    }
+
+    #[test]
+    fn a_broker_that_is_named_a_thousand_times_makes_no_more_queues_than_a_topic_may_have() {
+        let many = vec![queues("a", i32::MAX, i32::MAX, 6); 1000];
+        let route = route(&body(vec![broker("a", &[0])], many, None));
+        assert_eq!((route.subscribe.len(), route.publish.len()), (1 << 16, 1 << 16));
+        let order = vec!["a:2000000000"; 1000].join(";");
+        let ordered = self::route(&body(vec![broker("a", &[0])], Vec::new(), Some(&order)));
+        assert_eq!(ordered.publish.len(), 1 << 16);
     }
 
     fn published(route: &Route) -> Vec<String> {

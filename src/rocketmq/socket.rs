@@ -371,6 +371,10 @@ impl Port for SocketPort {
         self.pending.take(conn, opaque);
         let Some(line) = self.conns.get_mut(&conn) else { return };
         line.silent += u32::from(late);
+        if late {
+            // A name server is asked rarely: the next question is for another one.
+            self.servers.failed(&line.addr);
+        }
         // One slow call closes nothing; a peer that says nothing at all is not there (C-026, C-027).
         if line.silent >= self.silent_calls {
             out.close(conn);

@@ -175,6 +175,15 @@ fn b126_too_many_failures_and_a_handlers_word_end_in_the_dead_letters() {
     assert_eq!(calls.load(Ordering::SeqCst), 3, "two redeliveries: three deliveries in all");
 }
 
+/// What a panic may carry at its worst.
+struct Bomb;
+
+impl Drop for Bomb {
+    fn drop(&mut self) {
+        std::panic::resume_unwind(Box::new("dropped"));
+    }
+}
+
 #[test]
 fn b122_c083_a_panic_and_an_error_are_redelivered_and_told() {
     let (broker, client) = setup();
@@ -196,16 +205,19 @@ fn b122_c083_a_panic_and_an_error_are_redelivered_and_told() {
                 // As a panic, without its printed message.
                 std::panic::resume_unwind(Box::new("on purpose"));
             }
+            if first && number(&delivery) == 7 {
+                std::panic::resume_unwind(Box::new(Bomb));
+            }
             if first && number(&delivery) == 5 { Err("no database") } else { Ok(()) }
         })
         .start()
         .unwrap();
-    seen.wait("both again", |seen| seen.len() == 20 && seen[&3] == 2 && seen[&5] == 2);
+    seen.wait("all again", |seen| seen.len() == 20 && [3, 5, 7].iter().all(|number| seen[number] == 2));
     broker.wait_drained("g", PATIENCE).unwrap();
-    let mut details = [told.recv_timeout(PATIENCE).unwrap(), told.recv_timeout(PATIENCE).unwrap()];
+    let mut details = [(); 3].map(|()| told.recv_timeout(PATIENCE).unwrap());
     details.sort();
-    assert_eq!(details, ["no database", "panicked: on purpose"]);
-    assert_eq!(consumer.shutdown(Duration::from_secs(10)).retried, 2);
+    assert_eq!(details, ["no database", "panicked: no text", "panicked: on purpose"]);
+    assert_eq!(consumer.shutdown(Duration::from_secs(10)).retried, 3);
 }
 
 #[test]

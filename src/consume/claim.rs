@@ -7,7 +7,6 @@
 use std::any::Any;
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,6 +17,7 @@ use super::pool::{Pool, Token, Work, Worker};
 use super::queue::{Next, ProcessQueue, Put, Share};
 use crate::model::QueueOffset;
 use crate::work::clock::{Clock, Nanos};
+use crate::work::fence::fenced;
 
 /// A handler is slow if a call takes longer than the wake-up of another worker is worth.
 const SLOW_CALL: Duration = Duration::from_micros(30);
@@ -312,18 +312,16 @@ impl<B: Batch> Claim<B> {
         let number = worker.number();
         let (marks, locals) = worker.hand();
         let hand = Hand { claim: self, chunk, from: places.start, to: places.end, marks, worker: number };
-        let handled = catch_unwind(AssertUnwindSafe(|| {
+        let handled = fenced(|| {
             let local = locals.of(self.consumer.id, &self.consumer.closed, || listener.local(number));
             listener.handle(hand, local)
-        }));
-        handled.unwrap_or_else(|panic| {
-            let text = panic.downcast_ref::<&str>().copied();
-            let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("no text");
+        });
+        handled.unwrap_or_else(|text| {
             log::error!(target: "windlass::consume", "handler panicked, its batch will be redelivered: panic={text}");
-            let told = catch_unwind(AssertUnwindSafe(|| {
+            let told = fenced(|| {
                 locals.forget(self.consumer.id);
-                listener.panicked(hand, text);
-            }));
+                listener.panicked(hand, &text);
+            });
             if told.is_err() {
                 log::error!(target: "windlass::consume", "observer of a handler's panic panicked too");
             }

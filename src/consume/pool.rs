@@ -6,7 +6,6 @@
 
 use std::any::Any;
 use std::io;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -14,6 +13,7 @@ use std::time::Instant;
 use super::chunk::Generation;
 use super::listener::Marks;
 use super::ready::{Ready, Sleeper, Wake};
+use crate::work::fence::fenced;
 use crate::work::threads::{self, Thread};
 
 /// Workers of a client unless it is told otherwise (Java's `consumeThreadMin`).
@@ -43,7 +43,7 @@ impl Token {
     /// Runs it on the calling thread: what a worker does, and what a simulation does in its stead.
     pub fn run(self, worker: &mut Worker) {
         let number = worker.number;
-        if catch_unwind(AssertUnwindSafe(|| self.work.run(self.generation, worker))).is_err() {
+        if fenced(|| self.work.run(self.generation, worker)).is_err() {
             log::error!(target: "windlass::consume", "worker caught a panic outside of a handler: worker={number}");
         }
     }

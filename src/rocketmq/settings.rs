@@ -2,11 +2,11 @@
 
 use std::fmt;
 use std::net::IpAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::work::clock::Clock;
+use crate::work::fence::fenced;
 
 /// Replaces an address that a name server gives, `host:port`, by one that this process can reach.
 pub type MapAddress = Arc<dyn Fn(&str) -> String + Send + Sync>;
@@ -103,7 +103,7 @@ impl Settings {
     pub fn map(&self, addr: &str) -> String {
         let Some(map) = &self.map_address else { return addr.to_owned() };
         // It is the user's and runs on the loop.
-        catch_unwind(AssertUnwindSafe(|| map(addr))).unwrap_or_else(|_| {
+        fenced(|| map(addr)).unwrap_or_else(|_| {
             log::error!(target: "windlass::route", "the mapping of addresses has panicked, not mapped: addr={addr}");
             addr.to_owned()
         })

@@ -4,6 +4,7 @@ pub mod backoff;
 pub mod budget;
 pub mod clock;
 pub mod deadlines;
+pub mod fence;
 pub mod lifecycle;
 pub mod ranks;
 pub mod serve;

@@ -5,7 +5,6 @@
 //! ends alone. It never runs a job on the thread that brings it; a lane without threads runs none until a simulation
 //! asks for it.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -13,6 +12,7 @@ use std::time::Instant;
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select};
 use log::{error, warn};
 
+use super::fence::fenced;
 use super::threads::{Thread, spawn};
 
 /// Jobs that may wait in each of the two channels. A loop that finds one full keeps the job or fails the call that
@@ -192,7 +192,7 @@ impl Work {
 
     fn run(&self, job: Run) {
         self.busy.fetch_add(1, Ordering::SeqCst);
-        if catch_unwind(AssertUnwindSafe(job)).is_err() {
+        if fenced(job).is_err() {
             error!(target: "windlass::work", "a job of the serve lane panicked");
         }
         self.busy.fetch_sub(1, Ordering::SeqCst);

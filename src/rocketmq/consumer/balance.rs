@@ -4,7 +4,6 @@
 //! acknowledged us, when its route has changed, and at intervals; soon again if it could not be done. Only brokers that
 //! know our present subscriptions are asked: the others would not list us.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use super::claim::Stage;
@@ -20,6 +19,7 @@ use crate::wire::json;
 use crate::wire::remoting::codes::request;
 use crate::wire::remoting::group::{ConsumerGroupRequest, ConsumerListBody};
 use crate::work::clock::Nanos;
+use crate::work::fence::fenced;
 
 impl Core {
     pub(in crate::rocketmq) fn rebalance_all(&mut self, now: Nanos, out: &mut Out<Timer>) {
@@ -173,8 +173,7 @@ impl Core {
             members.len(), held.len());
         let rule = &*group.spec.assign;
         // The rule may be the user's, and the loop is everybody's.
-        let planned =
-            catch_unwind(AssertUnwindSafe(|| plan(rule, &route.subscribe, members, &self.context.client_id, &held)));
+        let planned = fenced(|| plan(rule, &route.subscribe, members, &self.context.client_id, &held));
         let Ok(planned) = planned else {
             self.not_balanced(id, topic, "the assignment strategy has panicked", now, out);
             return;

@@ -4,8 +4,6 @@
 //! a store is gathered over a turn and becomes one job of the serve lane for each consumer; the answer comes back by the
 //! inbox and is dropped if its claim is gone (D32). The core never calls a store itself; one that panics has failed.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +15,7 @@ use crate::model::{Queue, QueueOffset};
 use crate::net::{Handle, Out};
 use crate::rocketmq::core::{Command, Core, Timer};
 use crate::work::clock::Nanos;
+use crate::work::fence::fenced;
 
 /// Why a store was not asked: the serve lane has no room.
 const NOT_ASKED: &str = "the offset store was not asked: too much waits";
@@ -64,19 +63,11 @@ fn bring(handle: &Handle<Command>, answer: Stored) {
 }
 
 /// Calls the user's code; a panic is its error.
-fn fenced<T>(call: impl FnOnce() -> Result<T, OffsetStoreError>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(call)) {
+fn answered<T>(call: impl FnOnce() -> Result<T, OffsetStoreError>) -> Result<T, String> {
+    match fenced(call) {
         Ok(result) => result.map_err(|error| format!("the offset store: {error}")),
-        Err(panic) => Err(format!("the offset store panicked: {}", text(&*panic))),
+        Err(text) => Err(format!("the offset store panicked: {text}")),
     }
-}
-
-fn text(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<&str>()
-        .copied()
-        .or_else(|| panic.downcast_ref::<String>().map(String::as_str))
-        .unwrap_or("no text")
 }
 
 impl Core {
@@ -91,7 +82,7 @@ impl Core {
         let Some(queue) = self.claims.get(&epoch).map(|claim| claim.queue.clone()) else { return false };
         let handle = self.context.handle.clone();
         let asked = self.context.lane.user(move || {
-            let result = fenced(|| store.load(&queue));
+            let result = answered(|| store.load(&queue));
             bring(&handle, Stored::Loaded { epoch, result });
         });
         if asked.is_err() {
@@ -119,7 +110,7 @@ impl Core {
         while let Some(Due { store, epochs, progress, of: _ }) = self.keeping.due.pop() {
             let (handle, of) = (self.context.handle.clone(), epochs.clone());
             let asked = self.context.lane.user(move || {
-                let result = fenced(|| store.store(&progress));
+                let result = answered(|| store.store(&progress));
                 bring(&handle, Stored::Kept { epochs: of, result });
             });
             if asked.is_err() {

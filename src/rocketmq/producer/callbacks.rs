@@ -4,7 +4,6 @@
 //! outcomes. What may wait here is bounded by the producer's permits, which are given back after the callback has run.
 
 use std::collections::VecDeque;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -12,6 +11,7 @@ use log::error;
 
 use super::permits::Permit;
 use super::ticket::Outcome;
+use crate::work::fence::fenced;
 use crate::work::serve::{Lane, Refused};
 
 /// What users leave with a send.
@@ -57,7 +57,7 @@ impl Callbacks {
     fn run(&self) {
         loop {
             while let Some((done, outcome, permit)) = self.next() {
-                if catch_unwind(AssertUnwindSafe(|| done(outcome))).is_err() {
+                if fenced(|| done(outcome)).is_err() {
                     error!(target: "windlass::send", "callback of a send panicked");
                 }
                 drop(permit);

@@ -70,6 +70,6 @@ fn main() {
         ratios.push(took.as_secs_f64() / floor.as_secs_f64());
     }
     let note = format!("{:.0} ms", ratio::median(nanos));
-    gate.at_most("recovering 64 MiB after a kill, to reading and summing them", ratio::median(ratios), 5.0, &note);
+    gate.at_most("recovering 64 MiB after a kill, to reading and summing them", ratio::median(ratios), 2.0, &note);
     gate.finish();
 }

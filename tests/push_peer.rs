@@ -150,6 +150,19 @@ fn b084_a_corrected_offset_is_committed_and_pulled_from_at_once() {
     assert_eq!(commits[0], "40", "before it is pulled from: {commits:?}");
 }
 
+/// Whatever it is that a broker answers by closing: it is connected to at a pace.
+#[test]
+fn a_broker_that_closes_each_time_is_connected_to_at_a_pace() {
+    for code in [34, 38] {
+        let peer = cluster(move |request, _| (request.code == code).then_some(Reply::Close));
+        let begun = Instant::now();
+        let paced = builder(&peer).timing(|timing| timing.retry = Duration::from_millis(50));
+        let _running = run(paced, |_| Outcome::Done);
+        peer.wait("connections", |seen| seen.iter().filter(|at| at.code == code).count() >= 24);
+        assert!(begun.elapsed() > Duration::from_millis(300), "{code}: {:?}", begun.elapsed());
+    }
+}
+
 /// A broker that is there and breaks off each time is asked at the pace of failures, not of connections.
 #[test]
 fn pulls_that_are_refused_or_broken_each_time_keep_their_pause() {

@@ -22,7 +22,8 @@ use crate::wire::remoting::group::{
 use crate::wire::remoting::header::NoFields;
 use crate::work::clock::Nanos;
 
-/// Failed heartbeats in a row after which a lost connection is no reason for another at once: it has its pause.
+/// Failed heartbeats, or connections lost one soon after the other, after which there is no heartbeat at once: it has
+/// its pause.
 const BROKEN: u32 = 3;
 
 /// What is known of a broker's view of us.
@@ -37,6 +38,9 @@ pub struct Broker {
     due: Nanos,
     /// Refused or unanswered heartbeats in a row.
     failures: u32,
+    /// When its connection was lost, and how often each loss came soon after the one before.
+    lost: Nanos,
+    losses: u32,
     /// The version of our subscriptions that it has acknowledged; 0 for none since its connection was made.
     pub(super) has: i64,
 }
@@ -145,7 +149,8 @@ impl Core {
                 }
             }
         }
-        if again {
+        let broken = self.brokers.get(addr).is_some_and(|broker| broker.failures >= BROKEN);
+        if again && !broken {
             self.heartbeat(addr, now, out);
         }
     }
@@ -180,12 +185,18 @@ impl Core {
         let Some(broker) = self.brokers.get_mut(addr) else { return };
         // A broker keeps members by connection: it has forgotten us with this one.
         broker.has = 0;
+        let retry = self.context.settings.timing.retry;
+        if lost {
+            let soon = now.since(broker.lost) < retry.saturating_mul(2);
+            broker.losses = if soon { broker.losses.saturating_add(1) } else { 0 };
+            broker.lost = now;
+        }
         // One that takes connections and drops them is not asked as fast as it does so.
-        if lost && broker.failures < BROKEN && self.ending.is_none() {
+        if lost && broker.failures.max(broker.losses) < BROKEN && self.ending.is_none() {
             self.heartbeat(addr, now, out);
         } else {
             // Whatever waits for it goes on with the heartbeat that reaches it again.
-            broker.due = broker.due.min(now + self.context.settings.timing.retry);
+            broker.due = broker.due.min(now + retry);
             let due = broker.due;
             self.heartbeat_alarm.at(due, Timer::Heartbeats, out);
         }

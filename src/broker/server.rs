@@ -339,14 +339,22 @@ impl Server {
                 let (opaque, dispatcher) = (self.opaque, &self.dispatcher);
                 out.send(conn, |bytes| write_register(dispatcher, session, opaque, bytes));
             }
+            Step::Close => {
+                log::warn!(target: "windlass::broker", "name server does not answer, connecting again: addr={}", joined.addr);
+                if let Some(conn) = joined.conn.take() {
+                    out.close(conn);
+                }
+                return self.register(at, now, out);
+            }
         }
         if let Some(next) = self.joins.get(at).and_then(|joined| joined.state.next()) {
             out.arm(next, Timer::Join(at));
         }
     }
 
-    fn answered(&self, conn: Conn, command: &Command<'_>) {
-        let Some(joined) = self.joins.iter().find(|joined| joined.conn == Some(conn)) else { return };
+    fn answered(&mut self, conn: Conn, command: &Command<'_>) {
+        let Some(joined) = self.joins.iter_mut().find(|joined| joined.conn == Some(conn)) else { return };
+        joined.state.answered();
         if command.code != answer::SUCCESS {
             let (addr, code) = (joined.addr, command.code);
             log::warn!(target: "windlass::broker", "registration refused: name-server={addr} code={code}");

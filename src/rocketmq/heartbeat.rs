@@ -126,12 +126,12 @@ impl Core {
         let again = std::mem::take(&mut broker.again);
         match read {
             Ok(_) => {
-                let news = broker.has < version;
+                let (news, anew) = (broker.has < version, broker.has == 0);
                 broker.has = version;
                 broker.failures = 0;
                 if news {
                     log::debug!(target: "windlass::heartbeat", "the broker knows us: addr={addr} version={version}");
-                    self.broker_knows_us(addr, now, out);
+                    self.broker_knows_us(addr, anew, now, out);
                 }
             }
             Err(error) => {

@@ -1,7 +1,9 @@
 //! Registration with a name server that runs elsewhere, ours or Apache's, as its client.
 //!
 //! A pure part of the loop's role: it says what to send when, `server.rs` sends it. The full table is sent at every
-//! connect, every 30 s and after each change; on a clean stop the registration is ended.
+//! connect, every 30 s and after each change; on a clean stop the registration is ended. A name server that does not
+//! answer is asked again over a new connection: one that went half-open would swallow registrations for a quarter of an
+//! hour before the system gives it up, and the broker's topics would have no route meanwhile.
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3 broker/src/main/java/org/apache/rocketmq/broker/BrokerController.java
 
@@ -13,6 +15,8 @@ use crate::work::clock::Nanos;
 pub const PERIOD: Duration = Duration::from_secs(30);
 /// First wait after a connection that could not be made or was lost.
 pub const BACK_OFF: Duration = Duration::from_millis(200);
+/// A registration that is not answered for this long is given up with its connection.
+pub const ANSWER: Duration = Duration::from_secs(6);
 /// Longest such wait.
 pub const BACK_OFF_MAX: Duration = Duration::from_secs(10);
 
@@ -35,6 +39,8 @@ pub enum Join {
     Up {
         /// When.
         next: Nanos,
+        /// The last one is to be answered until then; `None`: it was.
+        answer: Option<Nanos>,
     },
 }
 
@@ -47,6 +53,8 @@ pub enum Step {
     Connect,
     /// Send the registration.
     Register,
+    /// Close the connection, on which nobody answers.
+    Close,
 }
 
 impl Join {
@@ -65,7 +73,7 @@ impl Join {
         match self {
             Self::Down { again, .. } => Some(*again),
             Self::Connecting { .. } => None,
-            Self::Up { next } => Some(*next),
+            Self::Up { next, answer } => Some(answer.map_or(*next, |answer| answer.min(*next))),
         }
     }
 
@@ -76,8 +84,12 @@ impl Join {
                 *self = Self::Connecting { waited };
                 Step::Connect
             }
-            Self::Up { next } if next <= now => {
-                *self = Self::Up { next: now + PERIOD };
+            Self::Up { answer: Some(answer), .. } if answer <= now => {
+                *self = Self::Down { again: now, waited: BACK_OFF };
+                Step::Close
+            }
+            Self::Up { next, answer } if next <= now => {
+                *self = Self::Up { next: now + PERIOD, answer: answer.or(Some(now + ANSWER)) };
                 Step::Register
             }
             Self::Down { .. } | Self::Connecting { .. } | Self::Up { .. } => Step::Nothing,
@@ -86,14 +98,21 @@ impl Join {
 
     /// The topics have changed.
     pub fn changed(&mut self, now: Nanos) {
-        if let Self::Up { next } = self {
+        if let Self::Up { next, .. } = self {
             *next = now;
+        }
+    }
+
+    /// The name server has answered, whatever it said.
+    pub fn answered(&mut self) {
+        if let Self::Up { answer, .. } = self {
+            *answer = None;
         }
     }
 
     /// The connection stands.
     pub fn connected(&mut self, now: Nanos) {
-        *self = Self::Up { next: now };
+        *self = Self::Up { next: now, answer: None };
     }
 
     /// The connection failed or ended.
@@ -121,8 +140,22 @@ mod tests {
         join.connected(ms(5));
         assert_eq!((join.due(ms(5)), join.due(ms(5))), (Step::Register, Step::Nothing));
         join.changed(ms(100));
-        assert_eq!((join.due(ms(100)), join.next()), (Step::Register, Some(ms(30_100))));
+        assert_eq!(join.due(ms(100)), Step::Register);
+        join.answered();
+        assert_eq!(join.next(), Some(ms(30_100)));
         assert_eq!((join.due(ms(30_099)), join.due(ms(30_100))), (Step::Nothing, Step::Register));
+    }
+
+    #[test]
+    fn a_name_server_that_does_not_answer_is_asked_over_another_connection() {
+        let mut join = Join::new(ms(0));
+        join.due(ms(0));
+        join.connected(ms(0));
+        assert_eq!((join.due(ms(0)), join.next()), (Step::Register, Some(ms(6000))));
+        join.changed(ms(4000));
+        assert_eq!(join.due(ms(4000)), Step::Register);
+        assert_eq!(join.due(ms(5999)), Step::Nothing, "a change does not put the end of the wait off");
+        assert_eq!((join.due(ms(6000)), join.due(ms(6000))), (Step::Close, Step::Connect));
     }
 
     #[test]

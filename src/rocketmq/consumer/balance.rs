@@ -29,6 +29,25 @@ impl Core {
         }
     }
 
+    /// A broker has acknowledged us: what could not be asked for is asked for now, and what has gone well once more if
+    /// the broker did not know us at all before.
+    ///
+    /// No more than that: every change of queues is followed by heartbeats, and brokers whose lists of members differ for
+    /// a while, as they do after a member's connection to one of them has gone silent, would else have queues claimed and
+    /// given up at the rate at which heartbeats are answered. What has not gone well is tried again soon anyway.
+    pub(in crate::rocketmq) fn rebalance_acknowledged(&mut self, anew: bool, now: Nanos, out: &mut Out<Timer>) {
+        let wanted: Vec<(ConsumerId, Arc<str>)> = self
+            .groups
+            .values()
+            .flat_map(|group| group.topics.iter().map(move |(topic, subscribed)| (group.id, topic, subscribed)))
+            .filter(|(_, _, subscribed)| subscribed.unasked || anew && subscribed.trouble.is_none())
+            .map(|(id, topic, _)| (id, Arc::clone(topic)))
+            .collect();
+        for (id, topic) in wanted {
+            self.rebalance_topic(id, &topic, now, out);
+        }
+    }
+
     pub(in crate::rocketmq) fn rebalance_group(&mut self, id: ConsumerId, now: Nanos, out: &mut Out<Timer>) {
         let Some(group) = self.groups.get(&id) else { return };
         let topics: Vec<Arc<str>> = group.topics.keys().cloned().collect();
@@ -70,6 +89,7 @@ impl Core {
         for id in groups {
             self.rebalance_topic(id, topic, now, out);
         }
+        self.pull_unknown(topic, now, out);
     }
 
     /// The topic does not exist: whatever queues it will have are new to the groups that wait for it.
@@ -94,8 +114,10 @@ impl Core {
             return;
         }
         // Without a route, or a broker that knows us, there is nothing to ask: both rebalance when they come.
-        let Some(addr) = self.member_of(topic) else { return };
+        let addr = self.member_of(topic);
         let Some(subscribed) = self.groups.get_mut(&id).and_then(|group| group.topics.get_mut(topic)) else { return };
+        subscribed.unasked = addr.is_none();
+        let Some(addr) = addr else { return };
         subscribed.asking = true;
         let fields = ConsumerGroupRequest { consumer_group: (&*name).into(), broker_name: None };
         let ask = Ask::of(request::GET_CONSUMER_LIST_BY_GROUP, &fields);

@@ -230,6 +230,8 @@ pub(in crate::rocketmq) struct Subscribed {
     pub asking: bool,
     /// ... and have to be asked for again after that.
     pub again: bool,
+    /// They could not be asked for, since no broker knew our present subscriptions.
+    pub unasked: bool,
     /// When to look at the assignment again.
     pub due: Nanos,
     /// The last thing that kept the assignment from being made, told once.
@@ -303,6 +305,7 @@ impl Subscribed {
             first_seen: None,
             asking: false,
             again: false,
+            unasked: false,
             due: now,
             trouble: None,
             balanced: now,

@@ -407,8 +407,15 @@ impl Core {
         }
     }
 
-    /// A broker has acknowledged our subscriptions: whatever waited for that, or for the broker, goes on.
-    pub(in crate::rocketmq) fn broker_knows_us(&mut self, addr: &Arc<str>, now: Nanos, out: &mut Out<Timer>) {
+    /// A broker has acknowledged our subscriptions: whatever waited for that, or for the broker, goes on. `anew`: it had
+    /// none of us before.
+    pub(in crate::rocketmq) fn broker_knows_us(
+        &mut self,
+        addr: &Arc<str>,
+        anew: bool,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
         let waiting: Vec<Epoch> = self
             .claims
             .values_mut()
@@ -429,7 +436,24 @@ impl Core {
         for epoch in waiting {
             self.pull(epoch, now, out);
         }
-        self.rebalance_all(now, out);
+        self.rebalance_acknowledged(anew, now, out);
+    }
+
+    /// A topic's route has changed: a queue whose broker was not in it, or has become another, finds a broker that knows
+    /// us already, whose acknowledgement will not come again.
+    pub(in crate::rocketmq) fn pull_unknown(&mut self, topic: &str, now: Nanos, out: &mut Out<Timer>) {
+        let waiting: Vec<Epoch> = self
+            .claims
+            .values_mut()
+            .filter(|claim| *claim.queue.topic == *topic)
+            .filter_map(|claim| {
+                let epoch = claim.epoch;
+                matches!(claim.active()?.pull, Pull::Unknown).then_some(epoch)
+            })
+            .collect();
+        for epoch in waiting {
+            self.pull(epoch, now, out);
+        }
     }
 
     /// The user has resumed a consumer, or its subscription has changed.

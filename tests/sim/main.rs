@@ -6,6 +6,8 @@
 #![cfg(feature = "broker")]
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+mod carry;
+mod damage;
 mod faults;
 mod handler;
 mod ledger;
@@ -15,6 +17,8 @@ mod plan;
 mod process;
 mod producer;
 mod rng;
+mod silence;
+mod talk;
 mod watch;
 mod world;
 
@@ -36,11 +40,18 @@ fn show(report: &Report) -> String {
     )
 }
 
-/// Runs so many seeds, half of them on another thread: worlds share nothing.
+/// Runs so many seeds, half of them on another thread: worlds share nothing. What fails is said at once.
 fn failing(from: u64, seeds: u64) -> Vec<Report> {
+    let one = |seed| {
+        let report = run(seed, false);
+        if let Some(failure) = &report.failure {
+            println!("seed {seed}: {failure}");
+        }
+        report
+    };
     let half = |odd: u64| {
         let mine = (from..from + seeds).filter(move |seed| seed % 2 == odd);
-        mine.map(|seed| run(seed, false)).filter(|report| report.failure.is_some()).collect::<Vec<_>>()
+        mine.map(one).filter(|report| report.failure.is_some()).collect::<Vec<_>>()
     };
     let mut failed = std::thread::scope(|scope| {
         let other = scope.spawn(|| half(1));
@@ -66,9 +77,6 @@ fn promises_hold_whatever_the_seed() {
     }
     let (from, seeds) = (number("SIM_FROM").unwrap_or(0), number("SIM_SEEDS").unwrap_or(SEEDS));
     let failed = failing(from, seeds);
-    for report in &failed {
-        println!("seed {}: {}", report.seed, report.failure.as_deref().unwrap_or_default());
-    }
     if let Some(first) = failed.first() {
         println!("{}", show(&run(first.seed, true)));
         panic!("{} of {seeds} seeds failed, the first is {}", failed.len(), first.seed);

@@ -18,7 +18,8 @@ pub struct Who {
 
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub enum Kind {
-    Broker,
+    /// The broker of one site, with its name server.
+    Broker(usize),
     Producer,
     Client(usize),
 }
@@ -163,6 +164,26 @@ impl Network {
         if let Some(link) = self.links.get_mut(&id) {
             link.stalled_until = until;
         }
+    }
+
+    /// One end of a connection.
+    pub fn end(&self, id: u64, side: usize) -> Option<(Who, Conn)> {
+        self.links.get(&id).map(|link| (link.ends[side].who, link.ends[side].conn))
+    }
+
+    /// The other end.
+    pub fn far(&self, end: (Who, Conn)) -> Option<(Who, Conn)> {
+        let (id, side) = self.by_end.get(&end)?;
+        self.links.get(id).map(|link| (link.ends[1 - side].who, link.ends[1 - side].conn))
+    }
+
+    /// True if what is sent from this end now arrives soon, unless the weather loses it.
+    pub fn is_healthy(&self, end: (Who, Conn), now: Nanos) -> bool {
+        let link = self.by_end.get(&end).and_then(|(id, _)| self.links.get(id));
+        link.is_some_and(|link| {
+            let both = link.ends.iter().all(|end| self.by_end.contains_key(&(end.who, end.conn)));
+            both && !link.silent && link.stalled_until <= now && link.ready <= now
+        })
     }
 
     /// True if this end has a link at all.

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use windlass::StartFrom;
 use windlass::broker::Flush;
 
 use crate::network::Weather;
 use crate::rng::Rng;
 
-/// A fault, or a change of members.
+/// A fault, or a change of members. Sites are numbered: each has a broker with a name server and a disk.
 #[derive(Clone, Copy, Debug)]
 pub enum Fault {
     /// A member starts, if this one does not run.
@@ -18,24 +19,36 @@ pub enum Fault {
     Kill(usize),
     /// A member's machine is gone: nobody is told.
     Vanish(usize),
-    /// The broker's process is killed now.
-    KillBroker,
-    /// The disk stops at a changing call soon to come, and with it the broker.
-    StopDisk,
+    /// A member is paused by its user, and resumed later.
+    Pause(usize),
+    /// A broker's process is killed now.
+    KillBroker(usize),
+    /// A disk stops at a changing call soon to come, and with it the broker.
+    StopDisk(usize),
     /// A call of the disk fails; the broker is restarted later.
-    FailDisk,
-    /// The broker's machine loses power.
-    PowerCut,
+    FailDisk(usize),
+    /// A broker's machine loses power.
+    PowerCut(usize),
+    /// ... as soon as it has acknowledged a message.
+    CutAtAck(usize),
     /// Some connections are cut.
     Cut,
     /// Some connections go silent, and nobody is told.
     Silence,
+    /// Some connections end for the broker only: the member goes on to believe in them.
+    HalfOpen,
     /// Some connections carry nothing for a while.
     Stall,
-    /// The name server accepts and never answers, for a while.
-    NamesSilent,
-    /// The name server refuses connections, for a while.
-    NamesRefuse,
+    /// A broker forgets a member whose connection goes on.
+    Forget(usize),
+    /// A member's heartbeats are lost for a while, and nothing else.
+    Mute(usize),
+    /// A name server accepts and never answers, for a while.
+    NamesSilent(usize),
+    /// A name server refuses connections, for a while.
+    NamesRefuse(usize),
+    /// A member is told of other name servers, one of which may not exist.
+    NamesReplaced(usize),
     /// Handlers of one member are slow for a while.
     SlowHandlers(usize),
 }
@@ -57,12 +70,53 @@ pub struct Handling {
     pub panic: u64,
 }
 
+/// What is sent, each in a thousand.
+#[derive(Clone, Copy, Debug)]
+pub struct Sending {
+    /// Messages with a delay level.
+    pub delayed: u64,
+    /// Messages with a compressed body.
+    pub compressed: u64,
+    /// Sends that are batches.
+    pub batches: u64,
+}
+
+/// A consumer group.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupPlan {
+    pub name: &'static str,
+    /// Only some of the tags.
+    pub filtered: bool,
+    pub start_from: StartFrom,
+    /// Pulls carry the subscription.
+    pub post_subscription: bool,
+}
+
+/// What two tags of a filtered group are; the third one of all has the same hash as the first of these.
+pub const WANTED: &str = "Aa || C";
+const TAGS: [&str; 4] = ["Aa", "BB", "C", ""];
+
+/// A message's tag.
+pub fn tag_of(id: u32) -> &'static str {
+    TAGS[id as usize % TAGS.len()]
+}
+
+impl GroupPlan {
+    /// True if a message is the group's business.
+    pub fn wants(&self, id: u32) -> bool {
+        !self.filtered || matches!(tag_of(id), "Aa" | "C")
+    }
+}
+
 #[derive(Clone, Debug)]
 pub struct Plan {
+    pub sites: usize,
+    pub groups: Vec<GroupPlan>,
     pub members: usize,
     pub queues: u64,
     pub messages: u32,
     pub gap_ms: u64,
+    pub sending: Sending,
     pub flush: Flush,
     pub delay_scale: f64,
     pub memory_budget: u64,
@@ -75,6 +129,12 @@ pub struct Plan {
     pub drain: bool,
     pub handling: Handling,
     pub weather: Weather,
+    /// Answers to pulls that are damaged on their way, in a thousand.
+    pub damage: u64,
+    /// Messages that no broker can read from its disk again.
+    pub unreadable: Vec<u32>,
+    /// Requests that get an answer of long ago beside their own, in a thousand.
+    pub ghosts: u64,
     /// When the faults end, after the start.
     pub calm: Duration,
     pub faults: Vec<(Duration, Fault)>,
@@ -82,28 +142,39 @@ pub struct Plan {
 
 impl Plan {
     pub fn of(rng: &mut Rng) -> Self {
-        let members = rng.between(1, 3) as usize;
-        let calm = Duration::from_secs(rng.between(20, 80));
+        let calm = Duration::from_secs(if rng.chance(120) { rng.between(130, 260) } else { rng.between(20, 80) });
         let weather = match rng.below(5) {
             0 => Weather::CALM,
             1 => Weather { latency: (100, 20_000), slow_ms: 500, slow: 50, lost: 0 },
             2 | 3 => Weather { latency: (50, 5000), slow_ms: 8000, slow: 20, lost: 20 },
             _ => Weather { latency: (50, 50_000), slow_ms: 2000, slow: 100, lost: 60 },
         };
-        let most_ms = rng.pick(&[5, 200, 3000, 12_000]);
         let handling = Handling {
             detached: rng.pick(&[0, 200, 800]),
             blocking: rng.pick(&[0, 50, 300]),
-            most_ms,
+            most_ms: rng.pick(&[5, 200, 3000, 12_000]),
             retry: rng.pick(&[0, 50, 300]),
             dead: rng.pick(&[0, 20]),
             panic: rng.pick(&[0, 30]),
         };
+        let sending = Sending {
+            delayed: rng.pick(&[0, 60]),
+            compressed: rng.pick(&[0, 0, 300]),
+            batches: rng.pick(&[0, 0, 300]),
+        };
+        let sites = if rng.chance(350) { 2 } else { 1 };
+        let groups = Self::groups(rng);
+        let members = rng.between(groups.len() as u64, 2 + groups.len() as u64) as usize;
+        let messages = rng.between(30, 100) as u32;
+        let unreadable = if rng.chance(150) { rng.between(1, 6) } else { 0 };
         let mut plan = Self {
+            sites,
+            groups,
             members,
-            queues: rng.between(1, 6),
-            messages: rng.between(30, 100) as u32,
+            queues: rng.between(1, if sites == 2 { 3 } else { 6 }),
+            messages,
             gap_ms: rng.pick(&[20, 300, 2000]),
+            sending,
             flush: rng.pick(&[Flush::Async, Flush::Async, Flush::Sync]),
             delay_scale: rng.pick(&[0.001, 0.01, 0.1]),
             memory_budget: rng.pick(&[2000, 64 << 20]),
@@ -116,6 +187,9 @@ impl Plan {
             drain: rng.chance(300),
             handling,
             weather,
+            damage: rng.pick(&[0, 0, 0, 50, 300]),
+            unreadable: (0..unreadable).map(|_| rng.between(1, u64::from(messages)) as u32).collect(),
+            ghosts: rng.pick(&[0, 0, 30]),
             calm,
             faults: Vec::new(),
         };
@@ -123,27 +197,45 @@ impl Plan {
         plan
     }
 
+    fn groups(rng: &mut Rng) -> Vec<GroupPlan> {
+        let names = ["members", "others"];
+        let count = if rng.chance(250) { 2 } else { 1 };
+        let of = |name: &&'static str| GroupPlan {
+            name,
+            filtered: rng.chance(300),
+            start_from: if rng.chance(300) { StartFrom::Last } else { StartFrom::First },
+            post_subscription: rng.chance(100),
+        };
+        names.iter().take(count).map(of).collect()
+    }
+
+    /// The group of a member.
+    pub fn group_of(&self, member: usize) -> usize {
+        member % self.groups.len()
+    }
+
     fn make_faults(&mut self, rng: &mut Rng) {
-        let first = rng.below(self.members as u64) as usize;
-        self.faults.push((Duration::ZERO, Fault::Join(first)));
-        let quiet = rng.chance(100);
-        let count = if quiet { 0 } else { rng.between(3, 18) };
+        for group in 0..self.groups.len() {
+            self.faults.push((Duration::ZERO, Fault::Join(group)));
+        }
+        let until = self.calm.as_millis() as u64;
         for member in 0..self.members {
-            let at = rng.millis(0, self.calm.as_millis() as u64 / 2);
+            let at = rng.millis(0, until.min(60_000) / 2);
             self.faults.push((at, Fault::Join(member)));
         }
+        let count = if rng.chance(100) { 0 } else { rng.between(3, 18) };
         for _ in 0..count {
-            let at = rng.millis(200, self.calm.as_millis() as u64);
-            let member = rng.below(self.members as u64) as usize;
-            let fault = match rng.below(20) {
+            let at = rng.millis(200, until);
+            let (member, site) = (rng.below(self.members as u64) as usize, rng.below(self.sites as u64) as usize);
+            let fault = match rng.below(27) {
                 0 | 1 => Fault::Join(member),
                 2 => Fault::Leave(member),
                 3 => Fault::Kill(member),
                 4 => Fault::Vanish(member),
-                5 => Fault::KillBroker,
-                6 => Fault::StopDisk,
-                7 => Fault::FailDisk,
-                8 | 18 => Fault::PowerCut,
+                5 => Fault::KillBroker(site),
+                6 => Fault::StopDisk(site),
+                7 => Fault::FailDisk(site),
+                8 | 18 => Fault::PowerCut(site),
                 19 => {
                     // A member that is gone again before the others have given it its share.
                     self.faults.push((at, Fault::Join(member)));
@@ -154,8 +246,14 @@ impl Plan {
                 9 | 10 => Fault::Cut,
                 11 => Fault::Silence,
                 12 | 16 | 17 => Fault::Stall,
-                13 => Fault::NamesSilent,
-                14 => Fault::NamesRefuse,
+                13 => Fault::NamesSilent(site),
+                14 => Fault::NamesRefuse(site),
+                20 => Fault::CutAtAck(site),
+                21 => Fault::HalfOpen,
+                22 | 23 => Fault::Forget(member),
+                24 => Fault::Mute(member),
+                25 => Fault::NamesReplaced(member),
+                26 => Fault::Pause(member),
                 _ => Fault::SlowHandlers(member),
             };
             self.faults.push((at, fault));

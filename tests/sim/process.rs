@@ -2,7 +2,7 @@
 //! around them that production starts threads for: lanes and pools without threads, steps of the store on demand.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use windlass::broker::Flush;
@@ -29,22 +29,50 @@ use windlass::internals::store::{OpenError, Options, Store};
 use windlass::internals::work::budget::Budget;
 use windlass::internals::work::clock::{Clock, Nanos};
 use windlass::internals::work::serve::Lane;
-use windlass::{Assigned, Averaging, ConsumerReport, StartFrom};
+use windlass::{Assigned, Averaging, ConsumerReport, Event, Observer, Queue};
 
 use crate::handler::Handler;
+use crate::ledger::Place;
 use crate::network::Who;
 use crate::node::Node;
-use crate::plan::Plan;
+use crate::plan::{GroupPlan, Plan, WANTED};
 
 pub const BROKER_PORT: u16 = 10911;
 pub const NAMES_PORT: u16 = 9876;
 pub const TOPIC: &str = "orders";
-pub const GROUP: &str = "members";
 /// How long a client that leaves in order takes at most.
 pub const LEAVE: Duration = Duration::from_secs(10);
 
-pub fn addr(port: u16) -> SocketAddr {
-    SocketAddr::from(([10, 0, 0, 1], port))
+/// An address of a site's machine.
+pub fn addr(site: usize, port: u16) -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 1 + site as u8], port))
+}
+
+/// A name server that does not exist.
+pub fn nowhere() -> SocketAddr {
+    SocketAddr::from(([10, 0, 0, 200], NAMES_PORT))
+}
+
+/// Whose address that is.
+pub fn site_of(addr: &SocketAddr) -> Option<usize> {
+    let std::net::IpAddr::V4(ip) = addr.ip() else { return None };
+    let [10, 0, 0, host] = ip.octets() else { return None };
+    (host as usize).checked_sub(1)
+}
+
+/// A broker's name.
+pub fn broker_name(site: usize) -> &'static str {
+    ["broker-a", "broker-b"][site]
+}
+
+/// The site of a broker by its name.
+pub fn site_named(name: &str) -> usize {
+    usize::from(name == broker_name(1))
+}
+
+/// A queue as the ledger names it.
+pub fn place_of(queue: &Queue) -> Place {
+    (site_named(&queue.broker), queue.topic.clone(), queue.id)
 }
 
 pub struct BrokerProcess {
@@ -58,14 +86,18 @@ pub struct BrokerProcess {
 
 impl BrokerProcess {
     /// Opens what is on the disk and starts.
-    pub fn start(disk: &FaultyDisk, plan: &Plan, clock: &Clock) -> Result<Self, OpenError> {
+    pub fn start(site: usize, disk: &FaultyDisk, plan: &Plan, clock: &Clock) -> Result<Self, OpenError> {
         let watcher = Watcher::new(plan.flush == Flush::Sync);
         let options = Options::durable().flush(plan.flush).segments(16 << 10, 64 << 10).delay_scale(plan.delay_scale);
         let disk: Arc<FaultyDisk> = Arc::new(disk.clone());
         let (store, _) = Store::open(disk.clone(), options, clock.wall_ms(), watcher.clone())?;
         let mailbox = Arc::new(Mailbox::default());
-        let settings =
-            BrokerSettings { listens: addr(BROKER_PORT), delay_scale: plan.delay_scale, ..BrokerSettings::default() };
+        let settings = BrokerSettings {
+            broker: broker_name(site).into(),
+            listens: addr(site, BROKER_PORT),
+            delay_scale: plan.delay_scale,
+            ..BrokerSettings::default()
+        };
         let dispatcher = Dispatcher::new(Parts {
             settings,
             clock: clock.clone(),
@@ -76,10 +108,12 @@ impl BrokerProcess {
             alarm: mailbox.clone(),
         });
         let lane = Lane::unmanned();
+        // Each broker is known to the name servers of the others.
+        let joins = (0..plan.sites).filter(|other| *other != site).map(|other| addr(other, NAMES_PORT)).collect();
         let (inbox, handle) = without_loop();
         mailbox.attach(handle.clone());
         mailbox.belongs_to_this_thread();
-        let server = Server::new(dispatcher.clone(), mailbox, Some(lane.clone()), Vec::new());
+        let server = Server::new(dispatcher.clone(), mailbox, Some(lane.clone()), joins);
         assert!(handle.post_own(Post::Look).is_ok());
         Ok(Self { node: Node::new(server, inbox), dispatcher, store, lane, lane_asked: false, flush_asked: false })
     }
@@ -109,6 +143,10 @@ pub struct ClientProcess {
     pub pool: Arc<Pool>,
     pub lane: Lane,
     pub client_id: String,
+    /// What it has told its observer.
+    pub events: Arc<Mutex<Vec<Event>>>,
+    /// When it was told to leave.
+    pub leaves: Option<Nanos>,
     pub id: Option<ConsumerId>,
     pub handle: Handle<Command>,
     started: Taker<Result<ConsumerId, windlass::Error>>,
@@ -118,10 +156,10 @@ pub struct ClientProcess {
 }
 
 impl ClientProcess {
-    pub fn start(who: Who, instance: &str, plan: &Plan, clock: &Clock, seed: u64) -> Self {
+    pub fn start(who: Who, group: usize, instance: &str, plan: &Plan, clock: &Clock, seed: u64) -> Self {
         let timing = Timing::default();
         let settings = Settings {
-            name_servers: vec![addr(NAMES_PORT).to_string()],
+            name_servers: (0..plan.sites).map(|site| addr(site, NAMES_PORT).to_string()).collect(),
             workers: 1,
             memory_budget: plan.memory_budget,
             instance: instance.to_owned(),
@@ -144,35 +182,58 @@ impl ClientProcess {
         let client_id = context.client_id.to_string();
         let room = handle.clone();
         budget.on_room(move || drop(room.post_own(Command::Room)));
-        let consumer = Consumer::new(Box::new(Handler { who }), pool.clone(), clock.clone());
+        let consumer = Consumer::new(Box::new(Handler { who, group }), pool.clone(), clock.clone());
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let told = events.clone();
+        let observer: Arc<dyn Observer> = Arc::new(move |event: &Event| told.lock().unwrap().push(event.clone()));
         let spec = ConsumerSpec {
-            group: GROUP.into(),
-            settings: push_settings(plan),
+            group: plan.groups[group].name.into(),
+            settings: push_settings(plan, &plan.groups[group]),
             assign: Arc::new(Averaging),
-            observer: None,
+            observer: Some(observer),
             offsets: None,
             consumer,
         };
         let (answer, started) = pair();
         assert!(handle.post(Command::Start { spec: Box::new(spec), answer }).is_ok());
         let node = Node::new(Core::new(context, Box::new(port)), inbox);
-        Self { node, pool, lane, client_id, id: None, handle, started, left: None, workers_asked: 0, lane_asked: false }
+        Self {
+            node,
+            pool,
+            lane,
+            client_id,
+            events,
+            leaves: None,
+            id: None,
+            handle,
+            started,
+            left: None,
+            workers_asked: 0,
+            lane_asked: false,
+        }
     }
 
     /// Its queues, as it sees them.
     pub fn assigned(&mut self, now: Nanos) -> Vec<Assigned> {
-        if self.id.is_none() {
-            self.id = self.started.poll().map(Result::unwrap);
-        }
-        let Some(id) = self.id else { return Vec::new() };
         let (answer, answered) = pair();
-        self.node.ask(Command::Consumer(id, Order::Assigned(answer)), now);
+        self.order(Order::Assigned(answer), now);
         answered.poll().unwrap_or_default()
     }
 
+    /// Something its user wants of the consumer.
+    pub fn order(&mut self, order: Order, now: Nanos) {
+        if self.id.is_none() {
+            self.id = self.started.poll().map(Result::unwrap);
+        }
+        if let Some(id) = self.id {
+            self.node.ask(Command::Consumer(id, order), now);
+        }
+    }
+
     /// Leaves in order.
-    pub fn leave(&mut self) {
+    pub fn leave(&mut self, now: Nanos) {
         if self.left.is_none() {
+            self.leaves = Some(now);
             let (answer, left) = pair();
             assert!(self.handle.post(Command::Shutdown { most: LEAVE, answer }).is_ok());
             self.left = Some(left);
@@ -184,14 +245,14 @@ impl ClientProcess {
     }
 }
 
-fn push_settings(plan: &Plan) -> PushSettings {
+fn push_settings(plan: &Plan, group: &GroupPlan) -> PushSettings {
     let limits = Limits { messages: plan.queue_messages, mebibytes: 100, span: Some(2000) };
     let pull = PullSettings {
         batch: plan.pull_batch,
         batch_bytes: 256 << 10,
         interval: Duration::ZERO,
         retry_delay: Duration::from_secs(1),
-        post_subscription: false,
+        post_subscription: group.post_subscription,
         limits,
         topic_messages: None,
         topic_mebibytes: None,
@@ -203,10 +264,11 @@ fn push_settings(plan: &Plan) -> PushSettings {
         limits,
         timeout: plan.consume_timeout,
     };
+    let tags = if group.filtered { TagExpression::parse(WANTED).unwrap() } else { TagExpression::default() };
     PushSettings {
-        group: GROUP.to_owned(),
-        subscriptions: vec![(TOPIC.to_owned(), TagExpression::default())],
-        start_from: StartFrom::First,
+        group: group.name.to_owned(),
+        subscriptions: vec![(TOPIC.to_owned(), tags)],
+        start_from: group.start_from,
         pull,
         claim,
         max_redeliveries: plan.max_redeliveries,

@@ -1,42 +1,37 @@
 //! The world: a virtual clock, a queue of events, and everything that happens at them. One event at a time; whatever a
-//! seed decides, it decides through the one generator, in the order of events.
+//! seed decides, it decides through the one generator, in the order of events. What roles do is carried out in
+//! `carry.rs`, what handlers do in `handler.rs`.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use windlass::TestClock;
 use windlass::broker::Flush;
-use windlass::internals::consume::pool::Worker;
+use windlass::internals::consume::pool::{Token, Worker};
 use windlass::internals::disk::FaultyDisk;
 use windlass::internals::net::handle::without_loop;
-use windlass::internals::net::role::Why;
-use windlass::internals::net::{Change, Conn};
-use windlass::internals::wire::remoting::codes::request;
-use windlass::internals::wire::remoting::command::Command;
-use windlass::internals::wire::remoting::header::ReadHeader;
-use windlass::internals::wire::remoting::pull::PullRequest;
+use windlass::internals::net::{Conn, Role};
 use windlass::internals::work::clock::Nanos;
-use windlass::{Outcome, TestClock};
 
-use crate::handler::{self, Job, Verdict};
-use crate::ledger::{Delivered, Ledger};
-use crate::network::{Fate, Kind, Network, Who};
-use crate::node::{Act, Arrival};
+use crate::handler::{self, Job};
+use crate::ledger::Ledger;
+use crate::network::{Kind, Network, Who};
+use crate::node::{Arrival, Node};
 use crate::plan::{Fault, Plan};
-use crate::process::{BROKER_PORT, BrokerProcess, ClientProcess, NAMES_PORT, TOPIC, addr, elsewhere};
+use crate::process::{BROKER_PORT, BrokerProcess, ClientProcess, addr, elsewhere};
 use crate::producer::Producer;
 use crate::rng::Rng;
+use crate::silence::Silence;
+use crate::talk::Talk;
 use crate::watch::Watch;
 
 /// Events that the tail of a failed run shows.
 const TAIL: usize = 150;
 /// More than this is a run that does not get on.
-const MOST_EVENTS: u64 = 400_000;
-/// How long a connection attempt that nobody answers takes.
-const CONNECT: Duration = Duration::from_secs(3);
+const MOST_EVENTS: u64 = 600_000;
 /// Workers of a client at the same time.
 const WORKERS: u32 = 3;
 
@@ -46,16 +41,21 @@ pub enum Event {
     Work(Who),
     Lane(Who),
     Finish(u64),
-    Flush(u32),
-    Segment(u32),
+    Flush(Who),
+    Segment(Who),
     Fault(Fault),
-    /// The broker's process comes back.
+    /// A broker's process comes back.
     Boot {
+        site: usize,
         power_cut: bool,
     },
-    /// The name server behaves again.
-    NamesBack,
+    /// A name server behaves again.
+    NamesBack(usize),
     SlowEnd(usize),
+    MuteEnd(usize),
+    Resume(usize),
+    /// An answer of long ago to a request that is open.
+    Ghost(Who, Conn, i32),
     Look,
 }
 
@@ -68,11 +68,30 @@ pub enum Reach {
     Dark,
 }
 
+/// One machine with a broker, its name server and its disk.
+pub struct Site {
+    pub life: u32,
+    pub process: Option<BrokerProcess>,
+    pub disk: FaultyDisk,
+    pub host: Reach,
+    pub names: Reach,
+    /// A call of the disk will fail, or has failed.
+    pub disk_fails: bool,
+    /// Power goes with the next acknowledged message.
+    pub cut_at_ack: bool,
+}
+
+/// One client's place.
 #[derive(Default)]
 pub struct Slot {
     pub life: u32,
     pub process: Option<ClientProcess>,
-    slow: bool,
+    pub slow: bool,
+    /// Its heartbeats are lost.
+    pub mute: bool,
+    /// The name servers that it was told of last, and when.
+    pub names: Option<(Vec<String>, Nanos)>,
+    pub paused: bool,
 }
 
 pub struct World {
@@ -81,17 +100,13 @@ pub struct World {
     pub now: Nanos,
     pub plan: Plan,
     pub net: Network,
-    pub broker: Option<BrokerProcess>,
-    pub broker_life: u32,
-    pub disk: FaultyDisk,
-    host: Reach,
-    /// A call of the disk will fail, or has failed.
-    pub disk_fails: bool,
-    names: Reach,
-    pub producer: crate::node::Node<Producer>,
+    pub sites: Vec<Site>,
+    pub producer: Node<Producer>,
     pub clients: Vec<Slot>,
-    jobs: BTreeMap<u64, Job>,
+    pub jobs: BTreeMap<u64, Job>,
     pub ledger: Ledger,
+    pub talk: Talk,
+    pub silence: Silence,
     pub watch: Watch,
     pub calm_since: Option<Nanos>,
     pub failure: Option<String>,
@@ -171,34 +186,33 @@ impl World {
         let mut rng = Rng::new(seed);
         let plan = Plan::of(&mut rng);
         let clock = TestClock::new();
-        let producer = Producer::new(
-            Rng::new(seed ^ 0xABCD),
-            clock.clock(),
-            TOPIC,
-            plan.queues,
-            addr(BROKER_PORT),
-            plan.messages,
-            plan.gap_ms,
-        );
+        let brokers = (0..plan.sites).map(|site| addr(site, BROKER_PORT));
+        let producer = Producer::new(Rng::new(seed ^ 0xABCD), clock.clock(), brokers, &plan);
         let (inbox, handle) = without_loop();
         assert!(handle.post(()).is_ok());
         let mut net = Network::new();
         net.weather = plan.weather;
+        let site = |_| Site {
+            life: 0,
+            process: None,
+            disk: FaultyDisk::new(),
+            host: Reach::Answers,
+            names: Reach::Answers,
+            disk_fails: false,
+            cut_at_ack: false,
+        };
         Self {
             clients: (0..plan.members).map(|_| Slot::default()).collect(),
             rng,
             clock,
             now: Nanos::ZERO,
             net,
-            broker: None,
-            broker_life: 0,
-            disk: FaultyDisk::new(),
-            host: Reach::Answers,
-            disk_fails: false,
-            names: Reach::Answers,
-            producer: crate::node::Node::new(producer, inbox),
+            sites: (0..plan.sites).map(site).collect(),
+            producer: Node::new(producer, inbox),
             jobs: BTreeMap::new(),
-            ledger: Ledger::default(),
+            ledger: Ledger::new(&plan.groups, plan.sites),
+            talk: Talk::default(),
+            silence: Silence::default(),
             watch: Watch::default(),
             calm_since: None,
             failure: None,
@@ -212,9 +226,11 @@ impl World {
     }
 
     fn begin_run(&mut self) {
-        self.boot(false);
-        if let Some(broker) = &self.broker {
-            broker.make_topic(&self.plan);
+        for site in 0..self.sites.len() {
+            self.boot(site, false);
+            if let Some(broker) = &self.sites[site].process {
+                broker.make_topic(&self.plan);
+            }
         }
         for (at, fault) in self.plan.faults.clone() {
             self.at(Nanos::ZERO + at, Event::Fault(fault));
@@ -241,6 +257,12 @@ impl World {
         if let Err(text) = result {
             self.fail(text);
         }
+    }
+
+    /// A number that was not used before.
+    pub fn number(&mut self) -> u64 {
+        self.last += 1;
+        self.last
     }
 
     /// Notes what happens: `key` goes into the hash, the text into the tail.
@@ -286,12 +308,15 @@ impl World {
             Event::Work(_) => {}
             Event::Lane(who) => self.lane(who),
             Event::Finish(number) => self.finish(number),
-            Event::Flush(life) => self.flush(life),
-            Event::Segment(life) => self.segment(life),
+            Event::Flush(who) => self.flush(who),
+            Event::Segment(who) => self.segment(who),
             Event::Fault(fault) => self.fault(fault),
-            Event::Boot { power_cut } => self.boot(power_cut),
-            Event::NamesBack => self.names = Reach::Answers,
+            Event::Boot { site, power_cut } => self.boot(site, power_cut),
+            Event::NamesBack(site) => self.sites[site].names = Reach::Answers,
             Event::SlowEnd(member) => self.clients[member].slow = false,
+            Event::MuteEnd(member) => self.clients[member].mute = false,
+            Event::Resume(member) => self.resume(member),
+            Event::Ghost(who, conn, opaque) => self.ghost(who, conn, opaque),
             Event::Look => self.look(),
         }
     }
@@ -303,7 +328,7 @@ impl World {
             let now = self.now;
             let jitter = self.rng.micros(5, 300);
             let asked = match who.kind {
-                Kind::Broker => self.broker.as_mut().and_then(|it| asked(&mut it.node, now, jitter)),
+                Kind::Broker(site) => self.sites[site].process.as_mut().and_then(|it| asked(&mut it.node, now, jitter)),
                 Kind::Producer => asked(&mut self.producer, now, jitter),
                 Kind::Client(at) => self.clients[at].process.as_mut().and_then(|it| asked(&mut it.node, now, jitter)),
             };
@@ -312,16 +337,18 @@ impl World {
             }
             self.follow_threads(who);
         }
-        if self.disk.stopped() && self.broker.is_some() {
-            self.stop_broker(false);
+        for site in 0..self.sites.len() {
+            if self.sites[site].disk.stopped() && self.sites[site].process.is_some() {
+                self.stop_broker(site, false);
+            }
         }
     }
 
     fn follow_threads(&mut self, who: Who) {
         let (mut work, mut lane, mut flush) = (false, false, false);
         match who.kind {
-            Kind::Broker => {
-                if let Some(it) = &mut self.broker {
+            Kind::Broker(site) => {
+                if let Some(it) = &mut self.sites[site].process {
                     lane = !it.lane.is_quiet() && !std::mem::replace(&mut it.lane_asked, true);
                     flush =
                         it.store.durable() < it.store.log_end() && !it.flush_asked && it.store.read_only().is_none();
@@ -343,7 +370,7 @@ impl World {
                 Flush::Sync => self.rng.millis(8, 400),
                 _ => self.rng.millis(150, 250),
             };
-            self.after(late, Event::Flush(who.life));
+            self.after(late, Event::Flush(who));
         }
         if work {
             let late = if self.rng.chance(50) { self.rng.millis(1, 100) } else { self.rng.micros(5, 500) };
@@ -356,15 +383,16 @@ impl World {
     }
 
     fn whos(&self) -> impl Iterator<Item = Who> + use<'_> {
-        let broker = self.broker.iter().map(|_| Who { kind: Kind::Broker, life: self.broker_life });
+        let brokers = self.sites.iter().enumerate().filter(|(_, site)| site.process.is_some());
+        let brokers = brokers.map(|(at, site)| Who { kind: Kind::Broker(at), life: site.life });
         let clients = self.clients.iter().enumerate().filter(|(_, slot)| slot.process.is_some());
         let clients = clients.map(|(at, slot)| Who { kind: Kind::Client(at), life: slot.life });
-        broker.chain([Who { kind: Kind::Producer, life: 0 }]).chain(clients)
+        brokers.chain([Who { kind: Kind::Producer, life: 0 }]).chain(clients)
     }
 
     pub fn lives(&self, who: Who) -> bool {
         match who.kind {
-            Kind::Broker => self.broker.is_some() && self.broker_life == who.life,
+            Kind::Broker(site) => self.sites[site].process.is_some() && self.sites[site].life == who.life,
             Kind::Producer => true,
             Kind::Client(at) => self.clients[at].process.is_some() && self.clients[at].life == who.life,
         }
@@ -376,182 +404,24 @@ impl World {
         slot.process.as_mut().filter(|_| slot.life == who.life)
     }
 
-    fn arrive(&mut self, who: Who, arrival: Arrival) {
+    fn flush(&mut self, who: Who) {
+        let Kind::Broker(site) = who.kind else { return };
         if !self.lives(who) {
             return;
         }
-        if let Arrival::Change(conn, Change::Closed { .. } | Change::Failed { .. }) = &arrival {
-            self.net.ended((who, *conn));
-        }
-        match who.kind {
-            Kind::Broker => drop(self.broker.as_mut().map(|it| it.node.arrive(arrival))),
-            Kind::Producer => self.producer.arrive(arrival),
-            Kind::Client(_) => drop(self.client(who).map(|it| it.node.arrive(arrival))),
-        }
-    }
-
-    fn turn(&mut self, who: Who) {
-        if !self.lives(who) {
-            return;
-        }
-        let now = self.now;
-        let acts = match who.kind {
-            Kind::Broker => self.broker.as_mut().and_then(|it| turn(&mut it.node, now)),
-            Kind::Producer => turn(&mut self.producer, now),
-            Kind::Client(_) => self.client(who).and_then(|it| turn(&mut it.node, now)),
-        };
-        for act in acts.unwrap_or_default() {
-            self.act(who, act);
-        }
-        match who.kind {
-            Kind::Broker => self.see_broker(),
-            Kind::Producer => {
-                let acknowledged = std::mem::take(&mut self.producer.role.acknowledged);
-                self.ledger.acknowledged.extend(acknowledged);
-            }
-            Kind::Client(_) => {}
-        }
-    }
-
-    /// Holds what the broker has done against the ledger.
-    fn see_broker(&mut self) {
-        let Some(broker) = &self.broker else { return };
-        if self.disk.stopped() {
-            return;
-        }
-        let seen = self.ledger.log.refresh(&broker.store);
-        let seen = seen.and_then(|()| self.ledger.check_commits(&broker.dispatcher));
-        self.check(seen);
-    }
-
-    fn act(&mut self, who: Who, act: Act) {
-        match act {
-            Act::Connect(conn, to) => self.connect(who, conn, to),
-            Act::Send(conn, bytes) => self.send(who, conn, &bytes),
-            Act::Close(conn) => {
-                self.note((2, conn.0), || format!("{who:?} closes {}", conn.0));
-                let fate = self.net.close((who, conn), self.now, &mut self.rng);
-                if let Fate::Arrives(at, far, conn) = fate {
-                    self.at(at, Event::Arrive(far, Arrival::Change(conn, Change::Closed { why: Why::Peer })));
-                }
-            }
-            Act::Stop => self.ended(who),
-        }
-    }
-
-    fn connect(&mut self, who: Who, conn: Conn, to: std::net::SocketAddr) {
-        let listener = usize::from(to.port() == NAMES_PORT);
-        let reach = match (self.host, listener) {
-            (Reach::Answers, 1) => self.names,
-            (reach, _) => reach,
-        };
-        self.note((3, conn.0, listener), || format!("{who:?} connects {} to {to}: {reach:?}", conn.0));
-        let refused = |kind: io::ErrorKind| Arrival::Change(conn, Change::Failed { error: kind.into() });
-        match (reach, &mut self.broker) {
-            (Reach::Answers, Some(broker)) => {
-                let far = (Who { kind: Kind::Broker, life: self.broker_life }, broker.node.next_conn());
-                let [there, back] = self.net.link((who, conn), far, listener, self.now, &mut self.rng);
-                let peer = std::net::SocketAddr::from(([10, 0, 1, 1], 40_000 + conn.0 as u16));
-                let accepted = Change::Accepted { listener, peer, local: to };
-                self.at(there, Event::Arrive(far.0, Arrival::Change(far.1, accepted)));
-                self.at(back, Event::Arrive(who, Arrival::Change(conn, Change::Connected { local: peer })));
-            }
-            (Reach::Dark, _) if self.rng.chance(500) || self.host == Reach::Dark => {
-                self.after(CONNECT, Event::Arrive(who, refused(io::ErrorKind::TimedOut)));
-            }
-            (Reach::Dark, Some(broker)) => {
-                // Taken by the system of a process that does not read.
-                let far = (Who { kind: Kind::Broker, life: self.broker_life }, broker.node.next_conn());
-                let [_, back] = self.net.link((who, conn), far, listener, self.now, &mut self.rng);
-                self.net
-                    .find(|link| link.ends[0].who == who && link.ends[0].conn == conn)
-                    .into_iter()
-                    .for_each(|id| self.net.silence(id));
-                let local = addr(1);
-                self.at(back, Event::Arrive(who, Arrival::Change(conn, Change::Connected { local })));
-            }
-            _ => {
-                let late = self.rng.micros(100, 3000);
-                self.after(late, Event::Arrive(who, refused(io::ErrorKind::ConnectionRefused)));
-            }
-        }
-    }
-
-    fn send(&mut self, who: Who, conn: Conn, bytes: &[u8]) {
-        let Some(content) = bytes.get(4..) else { return };
-        let told = u32::from_be_bytes(bytes[..4].try_into().unwrap_or_default()) as usize;
-        if told != content.len() {
-            return self.fail(format!("{who:?} sends a frame of {} bytes that says {told}", content.len()));
-        }
-        let loses = self.calm_since.is_none();
-        let fate = self.net.send((who, conn), self.now, loses, &mut self.rng);
-        let Ok(command) = Command::read(content) else {
-            return self.fail(format!("{who:?} sends a frame that cannot be read"));
-        };
-        let (code, answer, opaque) = (command.code, command.is_answer(), command.opaque);
-        if code == request::PULL_MESSAGE
-            && !answer
-            && let Ok(pull) = PullRequest::read(&command.fields)
-        {
-            self.watch.pulled(who, &pull, self.now);
-        }
-        self.note((1, conn.0, code, answer, content), || {
-            let name =
-                if answer { "answers".to_owned() } else { format!("asks {}", request::name(code).unwrap_or("?")) };
-            let fields: Vec<String> =
-                command.fields.iter().map(|(name, value)| format!("{}={}", name.lossy(), value.lossy())).collect();
-            format!(
-                "{who:?} {name} code={code} opaque={opaque} conn={} bytes={} {fate:?} {}",
-                conn.0,
-                content.len(),
-                fields.join(" ")
-            )
-        });
-        match fate {
-            Fate::Arrives(at, far, far_conn) => {
-                self.at(at, Event::Arrive(far, Arrival::Frame(far_conn, content.to_vec())));
-            }
-            // A system answers for a process that is gone; one that is dark says nothing.
-            Fate::Lost if !self.net.knows((who, conn)) && self.host == Reach::Answers => {
-                let why = Why::Io(io::ErrorKind::ConnectionReset.into());
-                let late = self.rng.millis(0, 20);
-                self.after(late, Event::Arrive(who, Arrival::Change(conn, Change::Closed { why })));
-            }
-            Fate::Lost => {}
-        }
-    }
-
-    /// Both ends of these connections hear of their end.
-    pub fn cut(&mut self, links: Vec<u64>) {
-        for id in links {
-            for (at, who, conn) in self.net.cut(id, self.now, &mut self.rng) {
-                let why = Why::Io(io::ErrorKind::ConnectionReset.into());
-                self.at(at, Event::Arrive(who, Arrival::Change(conn, Change::Closed { why })));
-            }
-        }
-    }
-
-    fn flush(&mut self, life: u32) {
-        if life != self.broker_life {
-            return;
-        }
-        let Some(broker) = &self.broker else { return };
+        let Some(broker) = &mut self.sites[site].process else { return };
         let done = broker.flush();
-        if let Some(broker) = &mut self.broker {
-            broker.flush_asked = false;
-        }
-        self.note((5, done), || format!("flush: {done}"));
-        self.see_broker();
+        broker.flush_asked = false;
+        self.note((5, done), || format!("{who:?} flush: {done}"));
+        self.see_broker(site);
     }
 
-    fn segment(&mut self, life: u32) {
-        if life != self.broker_life {
-            return;
-        }
-        let Some(broker) = &self.broker else { return };
+    fn segment(&mut self, who: Who) {
+        let (Kind::Broker(site), true) = (who.kind, self.lives(who)) else { return };
+        let Some(broker) = &self.sites[site].process else { return };
         broker.store.segment_step(self.clock.clock().wall_ms());
         let next = self.rng.millis(100, 1000);
-        self.after(next, Event::Segment(life));
+        self.after(next, Event::Segment(who));
     }
 
     fn lane(&mut self, who: Who) {
@@ -559,7 +429,7 @@ impl World {
             return;
         }
         let lane = match who.kind {
-            Kind::Broker => self.broker.as_mut().map(|it| (&mut it.lane_asked, it.lane.clone())),
+            Kind::Broker(site) => self.sites[site].process.as_mut().map(|it| (&mut it.lane_asked, it.lane.clone())),
             Kind::Client(_) => self.client(who).map(|it| (&mut it.lane_asked, it.lane.clone())),
             Kind::Producer => None,
         };
@@ -567,118 +437,31 @@ impl World {
         *asked = false;
         let ran = elsewhere(|| lane.run_next());
         self.note((6, ran), || format!("{who:?} ran a job of its lane"));
+        let told = self.client(who).map(|client| std::mem::take(&mut *client.events.lock().unwrap()));
+        for event in told.unwrap_or_default() {
+            self.told(who, &event);
+        }
     }
 
-    fn next_token(&mut self, who: Who) -> Option<(windlass::internals::consume::pool::Token, usize)> {
+    fn next_token(&mut self, who: Who) -> Option<(Token, usize)> {
         let depth = self.depth as usize;
         let client = self.client(who)?;
         client.workers_asked -= 1;
         Some((client.pool.try_next()?, depth))
     }
 
-    /// A handler has these in hand.
-    pub fn begin(&mut self, who: Who, messages: &[Delivered]) {
-        for what in messages {
-            self.note((7, what.id, what.offset, what.times, what.attempt), || {
-                format!(
-                    "{who:?} handles id={} {}/{}/{} times={} attempt={}",
-                    what.id, what.topic, what.queue, what.offset, what.times, what.attempt
-                )
-            });
-            let begun = self.ledger.begin(what);
-            self.check(begun);
-        }
-    }
-
-    /// What becomes of so many messages; how long the handler blocks; whether it panics.
-    pub fn decide(&mut self, who: Who, messages: usize) -> (Vec<Verdict>, Option<Duration>, bool) {
-        let slow = matches!(who.kind, Kind::Client(at) if self.clients[at].slow);
-        let (handling, calm) = (self.plan.handling, self.calm_since.is_some());
-        let most = if slow {
-            20_000
-        } else if calm {
-            handling.most_ms.min(500)
-        } else {
-            handling.most_ms
-        };
-        let rng = &mut self.rng;
-        let verdicts = (0..messages).map(|_| {
-            let outcome = if rng.chance(handling.retry) {
-                Outcome::Retry
-            } else if rng.chance(handling.dead) {
-                Outcome::DeadLetter
-            } else {
-                Outcome::Done
-            };
-            let later = rng.chance(if slow { 700 } else { handling.detached }).then(|| rng.millis(0, most));
-            Verdict { outcome, later }
-        });
-        let verdicts = verdicts.collect();
-        let block = self.rng.chance(handling.blocking).then(|| self.rng.millis(0, most));
-        (verdicts, block, self.rng.chance(handling.panic))
-    }
-
-    pub fn end(&mut self, who: Who, what: &Delivered, outcome: Outcome) {
-        let alive = self.lives(who);
-        self.note((8, what.id, what.offset, alive), || {
-            format!(
-                "{who:?} has handled id={} {}/{}/{}: {outcome:?}{}",
-                what.id,
-                what.topic,
-                what.queue,
-                what.offset,
-                if alive { "" } else { ", dead" }
-            )
-        });
-        self.ledger.end(what, alive && outcome == Outcome::Done);
-    }
-
-    pub fn finish_later(&mut self, job: Job, later: Duration) {
-        self.last += 1;
-        let number = self.last;
-        self.jobs.insert(number, job);
-        self.after(later, Event::Finish(number));
-    }
-
     fn finish(&mut self, number: u64) {
         let Some(job) = self.jobs.remove(&number) else { return };
-        self.end(job.who, &job.what, job.outcome);
+        self.end(job.who, job.group, &job.what, job.outcome);
         job.detached.finish(job.outcome, None);
     }
 }
 
-fn asked<R: windlass::internals::net::Role>(
-    node: &mut crate::node::Node<R>,
-    now: Nanos,
-    jitter: Duration,
-) -> Option<Nanos> {
+fn asked<R: Role>(node: &mut Node<R>, now: Nanos, jitter: Duration) -> Option<Nanos> {
     let at = node.wants()?.max(now) + jitter;
     if node.wakes.is_some_and(|wakes| wakes <= at) {
         return None;
     }
     node.wakes = Some(at);
     Some(at)
-}
-
-/// `None`: not the turn that was asked for last.
-fn turn<R: windlass::internals::net::Role>(node: &mut crate::node::Node<R>, now: Nanos) -> Option<Vec<Act>> {
-    if node.wakes != Some(now) {
-        return None;
-    }
-    node.wakes = None;
-    Some(node.turn(now))
-}
-
-impl World {
-    pub(crate) fn reach(&mut self, host: Reach) {
-        self.host = host;
-    }
-
-    pub(crate) fn names_are(&mut self, names: Reach) {
-        self.names = names;
-    }
-
-    pub(crate) fn slow(&mut self, member: usize) {
-        self.clients[member].slow = true;
-    }
 }

@@ -202,6 +202,23 @@ fn a_segment_that_somebody_has_removed_is_never_passed_over_in_silence() {
     assert!(matches!(opened, Err(OpenError::Damaged { file, .. }) if file == "log/00000000000000000000"));
 }
 
+/// META says a version and nothing else: that it cannot be synced (want of a descriptor, say) costs no message.
+#[test]
+fn a_meta_that_cannot_be_synced_is_told_and_stops_nothing() {
+    let disk = FaultyDisk::new();
+    let ears = Arc::new(Ears::default());
+    let (store, _) = Store::open(Arc::new(disk.clone()), small(), 0, ears.clone()).unwrap();
+    store.append(&store.queue("t", 0), &message(b"kept", b""), 0).unwrap();
+    disk.remove("META").unwrap();
+    store.flush_step().unwrap();
+    let events = ears.events.lock().unwrap().clone();
+    assert!(matches!(events.as_slice(), [Event::CacheFailed { what: "META", .. }]), "{events:?}");
+    assert!(store.read_only().is_none());
+    drop(store);
+    let (opened, _) = try_open(&disk, small());
+    assert_eq!(count(&opened.unwrap().0), 1);
+}
+
 /// Bytes stored in files that have no name any more are lost at the next start: who is told so can send elsewhere.
 #[cfg(unix)]
 #[test]

@@ -222,7 +222,10 @@ impl Shared {
             if !segment.len_synced.load(Ordering::Acquire) {
                 region.sync_len()?;
                 self.disk.sync_dir("log")?;
-                self.sync_meta()?;
+                // A store is opened without it as well, and the next segment tries again: no reason to take no more.
+                if let Err(error) = self.sync_meta() {
+                    self.watch.event(Event::CacheFailed { what: "META", detail: error.to_string() });
+                }
                 segment.len_synced.store(true, Ordering::Release);
             }
             let first = usize::try_from(from.saturating_sub(segment.start)).unwrap_or(usize::MAX);

@@ -5,6 +5,7 @@ Used by peers.py and the scripts beside it. Knows nothing of queues.
 import atexit
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -139,13 +140,21 @@ def lines_of(path):
 
 
 def free_port(neighbours=()):
-    """A port that is free now, as are those at the given distances."""
+    """A port that is free now, as are those at the given distances.
+
+    It lies below those that the system gives to outgoing connections: one of them could take it before its owner, which
+    needs seconds to start, has bound it.
+    """
+    try:
+        with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as file:
+            above = int(file.read().split()[0])
+    except OSError:
+        above = 32768
     for _ in range(200):
         with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            port = first.getsockname()[1]
-            others = []
+            port, others = random.randrange(10_000, max(above, 12_000) - 16), []
             try:
+                first.bind(("0.0.0.0", port))
                 for distance in neighbours:
                     other = socket.socket()
                     others.append(other)

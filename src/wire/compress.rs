@@ -152,6 +152,7 @@ pub fn fuzz_inflate(bytes: &[u8], measure: super::Measure) {
 mod tests {
     use super::*;
 
+    #[cfg(any(feature = "zlib", feature = "lz4", feature = "zstd"))]
     fn inflated(flag: i32, bytes: &[u8], ceiling: usize) -> Result<Vec<u8>, WireError> {
         let mut out = Vec::new();
         match Kind::of_flag(flag)? {

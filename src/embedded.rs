@@ -282,7 +282,8 @@ impl Link {
         let mut outbox = Outbox::new();
         self.dispatcher.closed(self.session.id, &mut outbox);
         hand_on(outbox);
-        self.desk.fail_all(&CallError::Closed);
+        // What waits for the disk is in the log.
+        self.desk.fail_all(&CallError::shut_down());
     }
 }
 
@@ -448,7 +449,7 @@ impl Caller for DirectCaller {
                 let begun = Instant::now();
                 answered.wait_until(deadline).unwrap_or_else(|error| match error {
                     NoAnswer::Late => Err(CallError::Timeout { waited: begun.elapsed() }),
-                    NoAnswer::Lost => Err(CallError::Closed),
+                    NoAnswer::Lost => Err(CallError::shut_down()),
                 })
             }
         }

@@ -285,3 +285,56 @@ fn after_shutdown_sends_are_refused() {
         assert!(matches!(cause.cause(), Error::Closed));
     }
 }
+
+#[test]
+fn what_is_on_its_way_when_the_client_stops_may_be_stored() {
+    // More than there are lanes to one broker: some go over the loop.
+    const SENDERS: usize = 12;
+    let sent = Arc::new(AtomicU32::new(0));
+    let seen = Arc::clone(&sent);
+    let peer = Peer::cluster(1, move |_| {
+        seen.fetch_add(1, Ordering::SeqCst);
+        Reply::Silence
+    });
+    let client = client(&peer);
+    let producer = client.producer("p").send_deadline(PATIENCE).start().unwrap();
+    producer.queues("t").unwrap();
+    let errors: Vec<_> = std::thread::scope(|scope| {
+        let senders: Vec<_> =
+            (0..SENDERS).map(|_| scope.spawn(|| producer.send(Message::new("t", "x")).unwrap_err())).collect();
+        let end = Instant::now() + PATIENCE;
+        while sent.load(Ordering::SeqCst) < SENDERS as u32 {
+            assert!(Instant::now() < end, "{sent:?} have come");
+            std::thread::yield_now();
+        }
+        client.shutdown(PATIENCE);
+        senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+    });
+    for error in errors {
+        assert_eq!(error.stored(), Stored::Unknown, "{error}");
+    }
+}
+
+#[test]
+fn after_the_clients_shutdown_every_way_to_send_says_closed() {
+    let peer = Peer::cluster(1, ok);
+    let client = client(&peer);
+    let producer = client.producer("p").start().unwrap();
+    let writer = producer.topic("t").unwrap();
+    producer.send(Message::new("t", "x")).unwrap();
+    client.shutdown(PATIENCE).into_result().unwrap();
+    let message = || Message::new("t", "x");
+    let failed = [
+        producer.send(message()).unwrap_err(),
+        producer.send_by_key("k", message()).unwrap_err(),
+        producer.send_oneway(message()).unwrap_err(),
+        producer.send_async(message()).unwrap_err(),
+        writer.send(b"x").unwrap_err(),
+    ];
+    for error in failed {
+        assert!(matches!(error.cause(), Error::Closed) && !error.is_retryable(), "{error}");
+    }
+    let error = producer.send_batch(vec![message()]).unwrap_err();
+    assert!(matches!(error.cause(), Error::Closed) && error.attempts().is_empty(), "{error}");
+    assert_eq!((error.messages().len(), error.stored(), error.broker_code()), (1, Stored::No, None));
+}

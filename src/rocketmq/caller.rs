@@ -116,7 +116,7 @@ impl SocketCaller {
         match taker.wait_until(deadline + LATE) {
             Ok(result) => result,
             Err(NoAnswer::Late) => Err(CallError::Timeout { waited: begun.elapsed() }),
-            Err(NoAnswer::Lost) => Err(CallError::Closed),
+            Err(NoAnswer::Lost) => Err(CallError::shut_down()),
         }
     }
 }

@@ -247,7 +247,7 @@ pub enum CallError {
         /// Why it ended.
         detail: String,
     },
-    /// The client has been shut down.
+    /// The client has been shut down. Nothing was sent.
     Closed,
 }
 
@@ -270,6 +270,11 @@ impl CallError {
             Self::Refused { code, .. } => Some(*code),
             _ => None,
         }
+    }
+
+    /// The client was shut down while the answer was awaited: the peer may have acted, other than with [`Self::Closed`].
+    pub fn shut_down() -> Self {
+        Self::Disconnected { detail: "the client was shut down before the answer came".to_owned() }
     }
 
     /// True if the peer may have acted on the request.

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::{Attempt, Error};
+use crate::error::{Attempt, Error, Stored};
 use crate::model::{Message, Queue, QueueOffset};
 use crate::rocketmq::client::{Client, Shared};
 use crate::rocketmq::port::{Answer, Ask, CallError, SendAnswer, Target};
@@ -197,9 +197,16 @@ pub(super) fn deliver(
     begun: Instant,
 ) -> Result<Receipt, Error> {
     let retries = if fixed.is_some() { 0 } else { core.settings.retries };
-    let mut call = Call { core, topic, parcel, plain, fixed, begun };
+    let mut call = Call { core, topic, parcel, plain, fixed, begun, closed: false };
     let done = run(&mut call, &core.settings, retries, &topic.name);
-    let ((queue, sent), status) = done.inspect_err(|_| topic.forget_template())?;
+    let ((queue, sent), status) = done.map_err(|error| {
+        topic.forget_template();
+        match error {
+            // Nobody can have it, and no later call will do better.
+            Error::Send { stored: Stored::No, .. } if call.closed => Error::Closed,
+            other => other,
+        }
+    })?;
     Ok(receipt(sent, queue, status, parcel))
 }
 
@@ -211,6 +218,8 @@ struct Call<'c> {
     plain: &'c [u8],
     fixed: Option<PublishQueue>,
     begun: Instant,
+    /// The client has been shut down.
+    closed: bool,
 }
 
 impl World for Call<'_> {
@@ -238,7 +247,10 @@ impl World for Call<'_> {
         let answer = self.core.shared.caller().call(Target::Broker(&to.addr), &ask, self.begun + until);
         match answer.and_then(stored) {
             Ok((sent, status)) => Ok(((to.queue.clone(), sent), status)),
-            Err(error) => Err(attempt(to, Duration::ZERO, &error)),
+            Err(error) => {
+                self.closed = matches!(error, CallError::Closed);
+                Err(attempt(to, Duration::ZERO, &error))
+            }
         }
     }
 }

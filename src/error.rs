@@ -26,11 +26,12 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
-    /// No answer in time; the peer may or may not have acted on the request.
+    /// No answer in time; the peer may or may not have acted on the request. Also a call of this library that has not
+    /// ended in time.
     Timeout {
-        /// The request's name in the protocol.
+        /// The request's name in the protocol, or the call's: `shutdown`, `wait_drained`.
         request: &'static str,
-        /// Whom we asked.
+        /// Whom we asked, if that is known.
         addr: Option<SocketAddr>,
         /// How long we waited.
         waited: Duration,
@@ -60,6 +61,8 @@ pub enum Error {
     NoNameServer {
         /// The configured list.
         tried: Vec<String>,
+        /// What came of asking the last of them.
+        detail: String,
     },
     /// A route exists but no queue of it can be used for this.
     NoQueue {
@@ -205,15 +208,24 @@ impl fmt::Display for Error {
             Self::Config(error) => error.fmt(f),
             Self::Wire(error) => error.fmt(f),
             Self::Connect { to, source } => write!(f, "cannot connect to {to}: {source}"),
-            Self::Timeout { request, addr, waited } => {
-                write!(f, "no answer to {request} from {} within {} ms", Peer(*addr), waited.as_millis())
+            // Requests of the protocol are written in capitals.
+            Self::Timeout { request, waited, .. } if request.starts_with(char::is_lowercase) => {
+                write!(f, "{request} has not ended within {} ms", waited.as_millis())
+            }
+            Self::Timeout { request, addr: None, waited } => {
+                write!(f, "no answer to {request} within {} ms", waited.as_millis())
+            }
+            Self::Timeout { request, addr: Some(addr), waited } => {
+                write!(f, "no answer to {request} from {addr} within {} ms", waited.as_millis())
             }
             Self::Disconnected { request, addr } => {
                 write!(f, "connection to {} ended before the answer to {request}", Peer(*addr))
             }
             Self::Broker { code, remark, addr } => write!(f, "{} answered code {code}: {remark}", Peer(*addr)),
             Self::UnknownTopic { topic } => write!(f, "the name server has no route for topic {topic}"),
-            Self::NoNameServer { tried } => write!(f, "no name server answered, tried {}", tried.join(", ")),
+            Self::NoNameServer { tried, detail } => {
+                write!(f, "no name server answered, tried {}: {detail}", tried.join(", "))
+            }
             Self::NoQueue { topic, queue: None, wanted } => {
                 write!(f, "topic {topic} has no queue with {wanted} permission")
             }
@@ -289,7 +301,7 @@ impl fmt::Display for Peer {
 pub struct ConfigError {
     /// The setter's name.
     pub field: &'static str,
-    /// What was given.
+    /// What was given; empty: nothing.
     pub value: String,
     /// What is allowed.
     pub allowed: String,
@@ -297,7 +309,11 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} = {} is not allowed: {}", self.field, self.value, self.allowed)
+        let Self { field, value, allowed } = self;
+        if value.is_empty() {
+            return write!(f, "{field} is missing; allowed: {allowed}");
+        }
+        write!(f, "{field} = {value} is not allowed; allowed: {allowed}")
     }
 }
 
@@ -456,12 +472,23 @@ mod tests {
     #[test]
     fn a_value_outside_its_range_names_field_value_and_range() {
         let error = in_range("workers", Some(0), 20, 1..=1000).unwrap_err();
-        assert_eq!(error.to_string(), "workers = 0 is not allowed: 1 to 1000");
+        assert_eq!(error.to_string(), "workers = 0 is not allowed; allowed: 1 to 1000");
         assert_eq!(in_range("workers", None, 20, 1..=1000), Ok(20));
         let second = Duration::from_secs(1);
         let error =
             time_in_range("wait", Some(Duration::ZERO), second, Duration::from_millis(10)..=second).unwrap_err();
-        assert_eq!(error.to_string(), "wait = 0ns is not allowed: 10ms to 1s");
+        assert_eq!(error.to_string(), "wait = 0ns is not allowed; allowed: 10ms to 1s");
+        let error = ConfigError { field: "group", value: String::new(), allowed: "a name".into() };
+        assert_eq!(error.to_string(), "group is missing; allowed: a name");
+    }
+
+    #[test]
+    fn a_time_out_says_who_was_asked_or_which_call_has_not_ended() {
+        let text = |request, addr| Error::Timeout { request, addr, waited: Duration::from_secs(3) }.to_string();
+        assert_eq!(text("SEND_MESSAGE", None), "no answer to SEND_MESSAGE within 3000 ms");
+        let addr = SocketAddr::from(([10, 0, 0, 1], 10911));
+        assert_eq!(text("SEND_MESSAGE", Some(addr)), "no answer to SEND_MESSAGE from 10.0.0.1:10911 within 3000 ms");
+        assert_eq!(text("shutdown", Some(addr)), "shutdown has not ended within 3000 ms");
     }
 
     #[test]

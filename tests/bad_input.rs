@@ -154,6 +154,6 @@ fn a_wait_of_any_length_may_be_asked_for() {
     client.shutdown(most).into_result().unwrap();
     assert_eq!(
         client.set_name_servers(["nowhere"]).map_err(|error| error.to_string()).unwrap_err(),
-        "name_servers = nowhere is not allowed: host:port"
+        "name_servers = nowhere is not allowed; allowed: host:port"
     );
 }

@@ -32,6 +32,7 @@ const DROP_WAIT: Duration = Duration::from_secs(5);
 
 /// Settings of a broker that is not started yet. Made by [`Broker::ephemeral`] and [`Broker::open`].
 #[derive(Debug)]
+#[must_use = "nothing runs until `start`"]
 pub struct Builder {
     dir: Option<PathBuf>,
     settings: Settings,
@@ -63,8 +64,8 @@ impl Builder {
         }
     }
 
-    /// Makes a topic at the start if it is not there yet, with this many queues, 1 to 65 536. May be repeated. Default: none; topics are made
-    /// by the first send to them.
+    /// Makes a topic at the start if it is not there yet, with this many queues, 1 to 65 536. May be repeated. Default:
+    /// none; topics are made by the first send to them.
     pub fn topic(mut self, name: impl Into<String>, queues: u32) -> Self {
         self.topics.push((name.into(), queues));
         self
@@ -300,6 +301,7 @@ impl Builder {
 /// Unmodified RocketMQ clients connect to it by [`Broker::name_server_addr`]. Dropping it stops it.
 ///
 /// Threads: `wl-broker` (the loop), `wl-flush`, `wl-segment`, and two to four `wl-serve-N`.
+#[must_use = "a broker that is dropped stops"]
 pub struct Broker {
     dispatcher: Arc<Dispatcher>,
     running: Running,
@@ -372,7 +374,7 @@ impl Broker {
         if self.dispatcher.wait_drained(group, timeout) {
             return Ok(());
         }
-        Err(Error::Timeout { request: "wait_drained", addr: Some(self.broker_addr()), waited: timeout })
+        Err(Error::Timeout { request: "wait_drained", addr: None, waited: timeout })
     }
 
     /// Stops: no new requests, registrations ended, sockets closed, everything acknowledged on the disk. The second call
@@ -384,7 +386,7 @@ impl Broker {
     /// directory is free when this broker and its clients have been dropped then.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = after(timeout);
-        let late = || Error::Timeout { request: "shutdown", addr: Some(self.broker_addr()), waited: timeout };
+        let late = || Error::Timeout { request: "shutdown", addr: None, waited: timeout };
         if !self.life.begin_stop() {
             return if self.life.wait_stopped(deadline) { Ok(()) } else { Err(late()) };
         }

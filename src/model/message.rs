@@ -10,6 +10,7 @@ use std::time::Duration;
 /// assert_eq!(message.topic(), "orders");
 /// ```
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
+#[must_use = "a message does nothing until it is sent"]
 pub struct Message {
     topic: String,
     body: Vec<u8>,

@@ -19,6 +19,7 @@ use crate::work::clock::Clock;
 
 /// Builds a [`Client`]. Every setter takes and returns it.
 #[derive(Clone, Default)]
+#[must_use = "nothing runs until `build`"]
 pub struct ClientBuilder {
     name_servers: Vec<String>,
     workers: Option<usize>,
@@ -31,7 +32,7 @@ pub struct ClientBuilder {
 }
 
 impl ClientBuilder {
-    /// The name servers, each `host:port`; a text with `;` between them counts as several. No default.
+    /// The name servers, each `host:port`; a text with `;` or `,` between them counts as several. No default.
     pub fn name_servers<T: Into<String>>(mut self, list: impl IntoIterator<Item = T>) -> Self {
         self.name_servers = list.into_iter().flat_map(|text| split_list(&text.into())).collect();
         self

@@ -17,8 +17,7 @@ use super::route::{Route, RouteCell, Routes};
 use super::settings::Settings;
 use crate::consume::pool::Pool;
 use crate::error::Error;
-use crate::model::Queue;
-use crate::model::names;
+use crate::model::{Queue, QueueOffset, names};
 use crate::net::answer::{NoAnswer, pair};
 use crate::net::{self, FramePool, Handle, PostError, Reactor};
 use crate::work::budget::Budget;
@@ -209,7 +208,7 @@ impl Shared {
     }
 
     fn shutdown(&self, most: Duration) -> ShutdownReport {
-        let deadline = after(most);
+        let (begun, deadline) = (Instant::now(), after(most));
         if self.pool.get().is_some_and(|pool| pool.is_worker()) {
             // A handler that stops its own client only begins it: nobody can wait for himself (D12).
             let (answer, _) = pair();
@@ -247,6 +246,7 @@ impl Shared {
             report.unended.push("wl-serve".to_owned());
         }
         self.life.stopped();
+        report.took = begun.elapsed();
         report
     }
 }
@@ -449,6 +449,8 @@ pub struct ShutdownReport {
     pub consumers: Vec<(Arc<str>, ConsumerReport)>,
     /// Names of threads that had not ended at the deadline.
     pub unended: Vec<String>,
+    /// How long it took.
+    pub took: Duration,
 }
 
 impl ShutdownReport {
@@ -457,20 +459,20 @@ impl ShutdownReport {
         self.unended.is_empty() && self.consumers.iter().all(|(_, report)| report.is_clean())
     }
 
-    /// The report as a result.
+    /// The report as a result, for who only wants to know whether it is clean.
     ///
     /// # Errors
-    /// `Timeout` if something was left over.
+    /// `Timeout` if something was left over. What it was stands in the report: look at it before.
     pub fn into_result(self) -> Result<(), Error> {
         if self.is_clean() {
             return Ok(());
         }
-        Err(Error::Timeout { request: "shutdown", addr: None, waited: Duration::ZERO })
+        Err(Error::Timeout { request: "shutdown", addr: None, waited: self.took })
     }
 
     /// Committed offsets by queue, over all consumers.
-    pub fn committed(&self) -> impl Iterator<Item = (&Queue, i64)> {
-        self.consumers.iter().flat_map(|(_, report)| report.committed.iter().map(|(queue, offset)| (queue, offset.0)))
+    pub fn committed(&self) -> impl Iterator<Item = (&Queue, QueueOffset)> {
+        self.consumers.iter().flat_map(|(_, report)| report.committed.iter().map(|(queue, offset)| (queue, *offset)))
     }
 }
 

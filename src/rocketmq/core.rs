@@ -279,6 +279,8 @@ const ROUNDS: usize = 16;
 pub struct Core {
     pub(super) context: Arc<Context>,
     pub(super) port: Box<dyn Port>,
+    /// As they were given last.
+    pub(super) name_servers: Vec<String>,
     calls: Calls,
     pub(super) topics: SortedMap<Arc<str>, Topic>,
     pub(super) route_alarm: Alarm,
@@ -323,6 +325,7 @@ impl Core {
         let (now, wall_ms) = (context.clock.now(), context.clock.wall_ms());
         let seed = crate::model::tags::java_hash(&context.client_id) as u32;
         Self {
+            name_servers: context.settings.name_servers.clone(),
             context,
             port,
             calls: Calls::default(),
@@ -515,6 +518,7 @@ impl Role for Core {
             Command::Bell(epoch) => self.claim_news(epoch, now, out),
             Command::Stored(answer) => self.stored(answer, now, out),
             Command::NameServers(list) => {
+                self.name_servers.clone_from(&list);
                 self.port.set_name_servers(list, now, out);
                 self.ask_all_routes(now, out);
             }

@@ -153,7 +153,6 @@ impl Core {
     }
 
     fn route_failed(&mut self, topic: &Arc<str>, error: &CallError, now: Nanos, out: &mut Out<Timer>) {
-        let servers = self.context.settings.name_servers.clone();
         let timing = &self.context.settings.timing;
         let (retry, routes) = (timing.retry, timing.routes);
         let subscribed = self.is_subscribed(topic);
@@ -176,7 +175,7 @@ impl Core {
             let error = match error {
                 CallError::Refused { .. } if unknown => Error::UnknownTopic { topic: topic.to_string() },
                 CallError::Connect { .. } | CallError::NoAddress { .. } | CallError::Disconnected { .. } => {
-                    Error::NoNameServer { tried: servers.clone() }
+                    Error::NoNameServer { tried: self.name_servers.clone(), detail: error.to_string() }
                 }
                 other => other.clone().into_error("GET_ROUTEINFO_BY_TOPIC"),
             };

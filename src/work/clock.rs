@@ -76,6 +76,7 @@ impl Clock {
     }
 
     /// Now, on the scale that never goes back.
+    #[doc(hidden)]
     pub fn now(&self) -> Nanos {
         match &self.0 {
             Source::System { start } => Nanos(u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)),
@@ -104,6 +105,7 @@ impl Clock {
 
     /// How long a thread may sleep for `deadline` to be met: nothing once it has passed, `None` for a test clock, whose
     /// time passes only by [`TestClock::advance`], which wakes who has registered.
+    #[doc(hidden)]
     pub fn sleep_until(&self, deadline: Nanos) -> Option<Duration> {
         let now = self.now();
         if now >= deadline {
@@ -118,6 +120,7 @@ impl Clock {
     /// Calls `wake` after every [`TestClock::advance`] until the answer is dropped; never on a system clock.
     ///
     /// `wake` runs on the thread that advances, under no lock, and must be short: it rings a loop or a condition.
+    #[doc(hidden)]
     pub fn on_advance(&self, wake: impl Fn() + Send + Sync + 'static) -> Registration {
         match &self.0 {
             Source::System { .. } => Registration { hands: Weak::new(), id: 0 },

@@ -201,6 +201,7 @@ impl fmt::Debug for Delivery<'_> {
 ///
 /// A result that comes after the queue was given to another member, or after the consume time-out, is ignored: the
 /// message is delivered again then.
+#[must_use = "a detached delivery that is dropped is delivered again later"]
 pub struct DetachedDelivery {
     detached: Detached<Pulled>,
     record: Record,

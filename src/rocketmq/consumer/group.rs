@@ -67,7 +67,7 @@ pub enum Order {
 }
 
 /// A queue that is a consumer's.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Assigned {
     /// The queue.
     pub queue: Queue,
@@ -84,7 +84,7 @@ pub struct Assigned {
 }
 
 /// What a consumer came to, when it has stopped.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Eq, PartialEq)]
 #[non_exhaustive]
 pub struct ConsumerReport {
     /// Messages whose handler finished them.

@@ -231,7 +231,7 @@ impl PushConsumerBuilder {
         let settings = self.wanted.check()?;
         let code = self.code.ok_or_else(|| ConfigError {
             field: "handler",
-            value: "none".into(),
+            value: String::new(),
             allowed: "a handler, a listener or a handler factory".into(),
         })?;
         let shared = self.client.shared();
@@ -263,6 +263,7 @@ impl fmt::Debug for PushConsumerBuilder {
 
 /// A running consumer. Dropping it stops it, with a second for its running handlers; [`shutdown`](Self::shutdown) tells
 /// what came of it.
+#[must_use = "a consumer that is dropped stops"]
 pub struct PushConsumer {
     handle: ConsumerHandle,
     consumer: Arc<Consumer<Pulled>>,

@@ -1,5 +1,6 @@
 //! The setters of a producer.
 
+use std::fmt;
 use std::time::Duration;
 
 use crate::error::Error;
@@ -119,5 +120,14 @@ impl ProducerBuilder {
     pub fn start(self) -> Result<Producer, Error> {
         let settings = Settings::checked(self.group, self.asked)?;
         Core::start(&self.client, settings)
+    }
+}
+
+impl fmt::Debug for ProducerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProducerBuilder")
+            .field("group", &self.group)
+            .field("asked", &self.asked)
+            .finish_non_exhaustive()
     }
 }

@@ -9,7 +9,7 @@ use crate::model::{Message, Queue, QueueOffset};
 use super::unique::MessageId;
 
 /// A broker has stored the message.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Receipt {
     /// The queue it is in.
     pub queue: Queue,
@@ -65,6 +65,15 @@ impl fmt::Display for OffsetId {
         }
     }
 }
+
+/// By the text, whatever it was made from.
+impl PartialEq for OffsetId {
+    fn eq(&self, other: &Self) -> bool {
+        self.to_string() == other.to_string()
+    }
+}
+
+impl Eq for OffsetId {}
 
 impl fmt::Debug for OffsetId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -153,10 +162,7 @@ impl SendError {
 
     /// Whether a broker may have stored the message all the same. If so, sending it again may make a second copy.
     pub fn stored(&self) -> Stored {
-        match &self.cause {
-            Error::Send { stored, .. } => *stored,
-            _ => Stored::No,
-        }
+        stored(&self.cause)
     }
 
     /// True if the same send may succeed later.
@@ -167,6 +173,13 @@ impl SendError {
     /// The last code a broker answered with, if any did.
     pub fn broker_code(&self) -> Option<i32> {
         self.cause.broker_code()
+    }
+}
+
+fn stored(cause: &Error) -> Stored {
+    match cause {
+        Error::Send { stored, .. } => *stored,
+        _ => Stored::No,
     }
 }
 
@@ -195,7 +208,7 @@ impl From<Box<SendError>> for Error {
 }
 
 /// A broker has stored a batch.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Eq, PartialEq)]
 pub struct BatchReceipt {
     /// The queue all of them are in.
     pub queue: Queue,
@@ -220,6 +233,11 @@ impl BatchError {
     }
 
     /// The messages as they were given.
+    pub fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// The messages as they were given, to be sent again or kept.
     pub fn into_messages(self) -> Vec<Message> {
         self.messages
     }
@@ -227,6 +245,26 @@ impl BatchError {
     /// Why there is no receipt. [`Error::Send`] if an attempt was made.
     pub fn cause(&self) -> &Error {
         &self.cause
+    }
+
+    /// Every attempt in order, as [`SendError::attempts`].
+    pub fn attempts(&self) -> &[Attempt] {
+        self.cause.attempts()
+    }
+
+    /// Whether a broker may have stored the batch all the same.
+    pub fn stored(&self) -> Stored {
+        stored(&self.cause)
+    }
+
+    /// True if the same send may succeed later.
+    pub fn is_retryable(&self) -> bool {
+        self.cause.is_retryable()
+    }
+
+    /// The last code a broker answered with, if any did.
+    pub fn broker_code(&self) -> Option<i32> {
+        self.cause.broker_code()
     }
 }
 
@@ -239,6 +277,12 @@ impl fmt::Display for BatchError {
 impl std::error::Error for BatchError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         self.cause.source()
+    }
+}
+
+impl From<BatchError> for Error {
+    fn from(error: BatchError) -> Self {
+        error.cause
     }
 }
 
@@ -261,6 +305,8 @@ mod tests {
         let v6 = OffsetId::of("[::1]:10911".parse().unwrap(), 1);
         assert_eq!(v6.to_string(), "0000000000000000000000000000000100002A9F0000000000000001");
         assert_eq!(OffsetId::from_text("odd").to_string(), "odd");
+        assert_eq!(v4, OffsetId::from_text("7F00000100002A9F0000000000001000"));
+        assert_ne!(v4, v6);
     }
 
     #[test]

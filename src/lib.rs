@@ -2,6 +2,43 @@
 //!
 //! This crate speaks Apache RocketMQ's remoting protocol with threads only, and carries a RocketMQ-compatible embedded
 //! broker, so that a new program and every test need no server.
+//!
+//! - [`Client`] is made once and shared; [`Client::builder`] has its settings, [`Client::from_env`] reads
+//!   `NAMESRV_ADDR`.
+//! - [`Client::push_consumer`] builds a [`PushConsumer`]. Its handler gets a [`Batch`] of [`Delivery`]s and answers
+//!   with an [`Outcome`]; what happens meanwhile is told to an [`Observer`] as [`Event`]s.
+//! - [`Client::producer`] builds a [`Producer`]: `send` waits for a [`Receipt`], `send_async` gives a [`Ticket`],
+//!   [`Producer::topic`] a [`TopicWriter`] for many small messages of one topic.
+//! - `broker::Broker` (feature `broker`) is a broker and name server in this process: durable by `open`, for a test by
+//!   `ephemeral`, with [`TestClock`] in the test's own time.
+//! - Operations have errors of their own where there is more to say ([`SendError`], [`BatchError`], [`WaitError`]); all
+//!   of them become [`Error`] by `?`.
+//! - [`coming_from`] says what the settings of Java's and Go's clients are called here.
+//!
+//! ```
+//! # #[cfg(feature = "broker")]
+//! # fn main() -> Result<(), windlass::Error> {
+//! use std::time::Duration;
+//! use windlass::{Message, broker::Broker};
+//!
+//! let broker = Broker::ephemeral().topic("orders", 4).start()?;
+//! let client = broker.client()?; // against a cluster: Client::builder().name_servers(["host:9876"]).build()?
+//! let consumer = client
+//!     .push_consumer("billing")
+//!     .subscribe("orders", "*")
+//!     .handler(|batch| batch.iter().for_each(|message| println!("{:?}", message.body())))
+//!     .start()?;
+//! client.producer("orders-writer").start()?.send(Message::new("orders", "seven").tag("paid"))?;
+//! broker.wait_drained("billing", Duration::from_secs(10))?;
+//! assert!(consumer.shutdown(Duration::from_secs(5)).is_clean());
+//! # Ok(())
+//! # }
+//! # #[cfg(not(feature = "broker"))]
+//! # fn main() {}
+//! ```
+//!
+//! Nothing here needs an async runtime: every call that waits has a deadline, every thread a name that begins with
+//! `wl-`. Logs go through the `log` crate, under targets `windlass::...`; no logger is installed.
 
 mod consume;
 mod disk;

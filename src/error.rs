@@ -29,7 +29,7 @@ pub enum Error {
     /// No answer in time; the peer may or may not have acted on the request. Also a call of this library that has not
     /// ended in time.
     Timeout {
-        /// The request's name in the protocol, or the call's: `shutdown`, `wait_drained`.
+        /// The request's name in the protocol, or `shutdown`.
         request: &'static str,
         /// Whom we asked, if that is known.
         addr: Option<SocketAddr>,
@@ -95,6 +95,15 @@ pub enum Error {
         broker: String,
         /// Queue id.
         queue: i32,
+    },
+    /// A group has not consumed everything in time.
+    NotDrained {
+        /// The group.
+        group: String,
+        /// What is left, in words.
+        left: Vec<String>,
+        /// How long we waited.
+        waited: Duration,
     },
     /// The file system refused.
     Io {
@@ -178,6 +187,7 @@ impl Error {
             | Self::NoQueue { .. }
             | Self::Message { .. }
             | Self::Revoked { .. }
+            | Self::NotDrained { .. }
             | Self::Io { .. }
             | Self::Store { .. }
             | Self::Closed => false,
@@ -253,6 +263,10 @@ impl fmt::Display for Error {
             Self::Message { reason } => write!(f, "message refused: {reason}"),
             Self::Revoked { topic, broker, queue } => {
                 write!(f, "queue {topic}/{broker}/{queue} belongs to another member now")
+            }
+            Self::NotDrained { group, left, waited } => {
+                let (waited, left) = (waited.as_millis(), left.join(", "));
+                write!(f, "group {group} has not consumed everything within {waited} ms: {left}")
             }
             Self::Io { doing, source } => write!(f, "{doing}: {source}"),
             Self::Store { what } => f.write_str(what),

@@ -281,7 +281,9 @@ impl Listener for Counter {
 fn a_listener_and_state_of_each_worker_are_handlers_too() {
     let (broker, client) = setup();
     store(&broker, 0, 20);
-    assert!(broker.wait_drained("by-listener", Duration::from_millis(1)).is_err(), "nobody has consumed anything yet");
+    let error = broker.wait_drained("by-listener", Duration::from_millis(1)).unwrap_err().to_string();
+    let begins = "group by-listener has not consumed everything within 1 ms: ";
+    assert!(error.starts_with(begins), "nobody has consumed anything yet: {error}");
     let counter = Arc::new(Counter(AtomicU32::new(0)));
     let boxed: Box<dyn Listener> = Box::new(counter.clone());
     let first = group(&client, "by-listener").listener(boxed).start().unwrap();

@@ -15,6 +15,9 @@ use crate::work::sync::locked;
 /// How often a waiter looks again although nobody told him of a commit: what ends a delay level tells nobody.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
+/// Queues that are named where not all is consumed.
+const QUEUES_TOLD: usize = 8;
+
 /// Wakes who waits for progress. A leaf lock, taken by a commit only while somebody waits.
 #[derive(Debug, Default)]
 pub struct Progress {
@@ -73,6 +76,31 @@ impl Dispatcher {
             topics.extend(group.subscriptions().keys().cloned());
         }
         topics
+    }
+
+    /// What the group has not committed yet, in words: a few queues, and whether something is delayed. Empty if there is
+    /// nothing.
+    pub fn not_drained(&self, group: &str) -> Vec<String> {
+        let mut topics = self.topics_consumed(group);
+        if topics.is_empty() {
+            return vec!["it has neither members nor commits".to_owned()];
+        }
+        topics.insert(names::retry_topic(group).into());
+        let mut left = Vec::new();
+        for topic in topics.iter() {
+            let queues = self.topics.lock().find(topic).map_or(0, |topic| topic.read_queues);
+            for queue in 0..queues {
+                let (min, max) = self.queue_bounds(topic, queue);
+                let committed = self.offsets.lock().find(group, topic, queue).unwrap_or(min);
+                if committed < max && left.len() < QUEUES_TOLD {
+                    left.push(format!("queue {queue} of {topic} is at {committed} of {max}"));
+                }
+            }
+        }
+        if self.has_delayed(&topics) {
+            left.push("messages wait in delay levels".to_owned());
+        }
+        left
     }
 
     fn topic_drained(&self, group: &str, topic: &str) -> bool {

@@ -369,12 +369,16 @@ impl Broker {
     /// nothing of it waits in a delay level. A group that has neither members nor commits is waited for.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if that is not so after `timeout` of real time.
+    /// [`Error::NotDrained`] if that is not so after `timeout` of real time; it says what is left.
     pub fn wait_drained(&self, group: &str, timeout: Duration) -> Result<(), Error> {
         if self.dispatcher.wait_drained(group, timeout) {
             return Ok(());
         }
-        Err(Error::Timeout { request: "wait_drained", addr: None, waited: timeout })
+        let left = self.dispatcher.not_drained(group);
+        if left.is_empty() {
+            return Ok(());
+        }
+        Err(Error::NotDrained { group: group.to_owned(), left, waited: timeout })
     }
 
     /// Stops: no new requests, registrations ended, sockets closed, everything acknowledged on the disk. The second call

@@ -61,6 +61,7 @@ fn kind(error: &Error) -> &'static str {
         Error::Send { .. } => "send",
         Error::Message { .. } => "message",
         Error::Revoked { .. } => "revoked",
+        Error::NotDrained { .. } => "not_drained",
         Error::Io { .. } => "io",
         Error::Store { .. } => "store",
         Error::Overloaded { .. } => "overloaded",

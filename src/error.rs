@@ -271,7 +271,7 @@ impl fmt::Display for Error {
             Self::Io { doing, source } => write!(f, "{doing}: {source}"),
             Self::Store { what } => f.write_str(what),
             Self::Overloaded { what } => write!(f, "{what} is full"),
-            Self::Closed => f.write_str("closed"),
+            Self::Closed => f.write_str("already shut down"),
         }
     }
 }

@@ -386,10 +386,16 @@ fn b125_b127_b137_a_refused_send_back_becomes_a_copy_in_the_retry_topic() {
 
 #[test]
 fn b128_b129_a_send_back_without_an_answer_makes_no_copy_and_the_message_comes_again_here() {
-    let peer = cluster(|request, nth| match (request.code, nth) {
+    let own: Arc<Mutex<Option<std::net::SocketAddr>>> = Arc::default();
+    let known = Arc::clone(&own);
+    let peer = cluster(move |request, nth| match (request.code, nth) {
+        // The retry topic is there: a copy could be sent.
+        (105, _) => Some(Reply::with_body(route(&[("broker-a", known.lock().unwrap().unwrap(), 1)]))),
         (36, 0) => Some(Reply::Silence),
+        (310, _) => Some(Reply::stored(0, "0", 1)),
         _ => stored(request, 1),
     });
+    *own.lock().unwrap() = Some(peer.addr());
     let settings = builder(&peer).timing(|timing| {
         timing.offset = Duration::from_millis(100);
         timing.local_retry = Duration::from_millis(50);

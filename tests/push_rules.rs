@@ -87,3 +87,21 @@ fn c026_slow_requests_among_answered_ones_close_nothing() {
     let connections: BTreeSet<u32> = peer.seen().iter().map(|at| at.connection).collect();
     assert_eq!(connections.len(), 1);
 }
+
+/// The same holds for a topic that did not exist when its consumer was started.
+#[test]
+fn b053_a_topic_that_comes_later_starts_at_its_first_message_whatever_the_broker_holds() {
+    let own = Arc::new(OnceLock::<SocketAddr>::new());
+    let addr = Arc::clone(&own);
+    let peer = cluster(move |request, nth| match (request.code, nth) {
+        (105, 0..6) => Some(Reply::code(17)),
+        (105, _) if request.field("topic") == TOPIC => Some(Reply::with_body(route(&[("broker-a", *addr.get()?, 1)]))),
+        (14, _) => Some(Reply::code(22)),
+        (30, _) => Some(Reply::with_fields(0, [("offset", "70")])),
+        _ => None,
+    });
+    own.set(peer.addr()).unwrap();
+    let _consumer = run(builder(&peer), StartFrom::Last);
+    peer.wait("a pull", |seen| !pulls(seen).is_empty());
+    assert_eq!(pulls(&peer.seen())[0].0, 0);
+}

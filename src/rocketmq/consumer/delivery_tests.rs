@@ -10,7 +10,6 @@ use crate::consume::pool::{Pool, Worker};
 use crate::consume::queue::{ProcessQueue, Settings};
 use crate::model::names::retry_topic;
 use crate::wire::frame::Frame;
-use crate::wire::remoting::codes::sys_flag;
 use crate::wire::remoting::properties;
 use crate::wire::remoting::record::{Check, NewRecord, index, patch};
 use crate::work::budget::Budget;
@@ -246,7 +245,7 @@ fn d9_bodies_are_inflated_and_what_does_not_inflate_is_a_dead_letter() {
         deflate(Kind::Zlib, 5, body, &mut out).unwrap();
         out
     };
-    let flag = sys_flag::COMPRESSED | Kind::Zlib.flag();
+    let flag = crate::wire::remoting::codes::sys_flag::COMPRESSED | Kind::Zlib.flag();
     let stored = [
         Stored("t", zlib(b"packed"), vec![], flag),
         Stored("t", b"no zlib".to_vec(), vec![], flag),

@@ -34,6 +34,8 @@ use windlass::internals::work::clock::{Clock, Nanos};
 static ALLOCATOR: ratio::Counting = ratio::Counting;
 
 const BATCH: i64 = 32;
+/// One a batch, and now and then one for a token that is taken back from a worker that lost its core.
+const WAKES: f64 = 1.05;
 /// Batches that the loop is ahead of the workers.
 const AHEAD: u64 = 8;
 
@@ -165,7 +167,7 @@ fn main() {
         gate.at_most(
             &format!("workers woken per pulled batch, handler batch {batch}"),
             wakes,
-            1.0,
+            WAKES,
             &format!("({:.2} M messages/s)", rate / 1e6),
         );
     }

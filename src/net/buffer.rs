@@ -140,6 +140,15 @@ impl FrameOwner for FrameBuf {
     }
 }
 
+impl FrameBuf {
+    /// A frame outside any pool whose bytes are charged to `budget`, for simulations.
+    pub fn charged(bytes: Vec<u8>, budget: &Budget) -> Self {
+        let mut frame = Self::from(bytes);
+        frame.charge = Some(budget.charge(frame.len as u64));
+        frame
+    }
+}
+
 impl From<Vec<u8>> for FrameBuf {
     /// A frame outside any pool, for simulations and tests.
     fn from(bytes: Vec<u8>) -> Self {

@@ -7,6 +7,7 @@ use std::net::SocketAddr;
 use windlass::internals::net::handle::Inbox;
 use windlass::internals::net::role::Why;
 use windlass::internals::net::{Action, Change, Conn, FrameBuf, Out, Role};
+use windlass::internals::work::budget::Budget;
 use windlass::internals::work::clock::Nanos;
 use windlass::internals::work::deadlines::Deadlines;
 
@@ -36,6 +37,8 @@ pub struct Node<R: Role> {
     arrived: VecDeque<Arrival>,
     /// Connections that have not ended. What comes for others is late.
     open: BTreeSet<Conn>,
+    /// What arrives is charged to it.
+    pub budget: Option<Budget>,
     /// When the next turn has been asked for.
     pub wakes: Option<Nanos>,
 }
@@ -43,7 +46,7 @@ pub struct Node<R: Role> {
 impl<R: Role> Node<R> {
     pub fn new(role: R, inbox: Inbox<R::Command>) -> Self {
         let (out, deadlines) = (Out::new(), Deadlines::new());
-        Self { role, inbox, out, deadlines, arrived: VecDeque::new(), open: BTreeSet::new(), wakes: None }
+        Self { role, inbox, out, deadlines, arrived: VecDeque::new(), open: BTreeSet::new(), budget: None, wakes: None }
     }
 
     /// A number for a connection that comes in.
@@ -74,7 +77,11 @@ impl<R: Role> Node<R> {
             match arrival {
                 Arrival::Frame(conn, bytes) => {
                     if self.open.contains(&conn) && !self.is_closing(conn) {
-                        self.role.frame(conn, FrameBuf::from(bytes), now, &mut self.out);
+                        let frame = match &self.budget {
+                            Some(budget) => FrameBuf::charged(bytes, budget),
+                            None => FrameBuf::from(bytes),
+                        };
+                        self.role.frame(conn, frame, now, &mut self.out);
                     }
                 }
                 Arrival::Change(conn, change) => {

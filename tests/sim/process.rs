@@ -178,6 +178,7 @@ impl ClientProcess {
             settings.name_servers.clone(),
             seed,
         );
+        let charged = budget.clone();
         let context = Context::new(settings, lane.clone(), budget.clone(), handle.clone());
         let client_id = context.client_id.to_string();
         let room = handle.clone();
@@ -196,7 +197,8 @@ impl ClientProcess {
         };
         let (answer, started) = pair();
         assert!(handle.post(Command::Start { spec: Box::new(spec), answer }).is_ok());
-        let node = Node::new(Core::new(context, Box::new(port)), inbox);
+        let mut node = Node::new(Core::new(context, Box::new(port)), inbox);
+        node.budget = Some(charged);
         Self {
             node,
             pool,

@@ -87,6 +87,8 @@ struct Claim {
     wait: Wait,
     since: Nanos,
     born: Nanos,
+    /// Since when nothing of the queue is held; the last handler may have been slow.
+    empty: Option<Nanos>,
 }
 
 impl Silence {
@@ -161,7 +163,7 @@ impl World {
 
     fn look_at_claim(&mut self, who: Who, claim: &Assigned) -> Result<(), String> {
         let (now, place, wait) = (self.now, place_of(&claim.queue), Wait::of(claim)?);
-        let new = Claim { wait, since: now, born: now };
+        let new = Claim { wait, since: now, born: now, empty: None };
         let known = self.silence.claims.entry((who, place.clone())).or_insert(new);
         if known.wait != wait {
             (known.wait, known.since) = (wait, now);
@@ -169,7 +171,8 @@ impl World {
                 known.born = now;
             }
         }
-        let Claim { since, born, .. } = *known;
+        known.empty = (claim.held == 0).then(|| known.empty.unwrap_or(now));
+        let Claim { since, born, empty, .. } = *known;
         let (pulled, good) = self.talk.pulls(who, &place);
         let pulled = pulled.unwrap_or(born).max(born);
         let told = self.silence.told(who, Subject::Queue(place.clone()));
@@ -180,8 +183,10 @@ impl World {
         let fine = match wait {
             Wait::Pulled => now.since(pulled.max(since)) <= PULL || leaves,
             Wait::Pause => now.since(pulled.max(since)) <= PAUSE || after(told, since),
-            Wait::Handlers | Wait::Memory if claim.held == 0 => now.since(since.max(pulled)) <= SEEN,
-            Wait::Handlers | Wait::Memory => now.since(since.max(pulled)) <= LONG || after(told, pulled),
+            Wait::Handlers | Wait::Memory => match empty {
+                Some(empty) => now.since(since.max(pulled).max(empty)) <= SEEN,
+                None => now.since(since.max(pulled)) <= LONG || after(told, pulled),
+            },
             Wait::User => matches!(who.kind, Kind::Client(at) if self.clients[at].paused) || !lasts(SEEN),
             Wait::Heartbeat => {
                 let known = self.talk.known_since(who, place.0).unwrap_or(Nanos::ZERO);

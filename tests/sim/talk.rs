@@ -1,7 +1,7 @@
 //! What members and brokers say to each other, and the rules it keeps: who is told first, what is outstanding once only,
 //! what must have been asked before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,11 +11,12 @@ use windlass::internals::wire::remoting::command::Command;
 use windlass::internals::wire::remoting::header::ReadHeader;
 use windlass::internals::wire::remoting::offset::{QueryOffsetRequest, UpdateOffsetRequest};
 use windlass::internals::wire::remoting::pull::PullRequest;
+use windlass::internals::wire::remoting::route::RouteRequest;
 use windlass::internals::work::clock::Nanos;
 
 use crate::ledger::Place;
 use crate::network::{Kind, Who};
-use crate::process::{LEAVE, NAMES_PORT, addr};
+use crate::process::{BROKER_PORT, LEAVE, NAMES_PORT, addr};
 use crate::world::World;
 
 /// A broker that does not know a member is told within this time of the member's knowing it: one heartbeat may have to
@@ -55,6 +56,16 @@ struct Line {
     known: Option<Nanos>,
     /// The broker was told that the group is left.
     left: bool,
+    /// Nothing new is sent on it: its broker has gone out of the member's routes, or another has taken its place.
+    retired: bool,
+}
+
+/// What a member knows of a topic's brokers.
+#[derive(Debug)]
+struct Route {
+    /// Its last question: the answer to an earlier one is not waited for.
+    asked: (Conn, i32),
+    sites: BTreeSet<usize>,
 }
 
 /// What is known of a member and a queue.
@@ -74,6 +85,7 @@ struct Way {
 pub struct Talk {
     open: BTreeMap<(Who, Conn, i32), Asked>,
     lines: BTreeMap<(Who, Conn), Line>,
+    routes: BTreeMap<(Who, Arc<str>), Route>,
     ways: BTreeMap<(Who, Place), Way>,
     /// When a member last got a list of members.
     members: BTreeMap<Who, Nanos>,
@@ -91,7 +103,8 @@ pub struct Talk {
 impl Talk {
     pub fn line_asked(&mut self, who: Who, conn: Conn, site: usize) {
         if matches!(who.kind, Kind::Client(_)) {
-            let line = Line { site, is_up: false, due: None, beat: None, known: None, left: false };
+            self.retire(who, |line| line.site == site);
+            let line = Line { site, is_up: false, due: None, beat: None, known: None, left: false, retired: false };
             self.lines.insert((who, conn), line);
         }
     }
@@ -100,8 +113,26 @@ impl Talk {
         if let Some(line) = self.lines.get_mut(&(who, conn)) {
             line.is_up = true;
             // A broker keeps its members by connection.
-            line.due = line.beat.is_none().then_some(now + BEATS);
+            line.due = (line.beat.is_none() && !line.retired).then_some(now + BEATS);
         }
+    }
+
+    fn retire(&mut self, who: Who, goes: impl Fn(&Line) -> bool) {
+        for (_, line) in self.lines.iter_mut().filter(|((of, _), line)| *of == who && goes(line)) {
+            (line.retired, line.due) = (true, None);
+        }
+    }
+
+    /// A name server has told a member which brokers a topic has. Those that no topic has are not talked to any more.
+    fn routed(&mut self, who: Who, conn: Conn, opaque: i32, body: &[u8]) {
+        let body = String::from_utf8_lossy(body);
+        let has = |site: &usize| body.contains(&format!("\"{}\"", addr(*site, BROKER_PORT)));
+        let asked = |((of, _), route): &(&(Who, Arc<str>), &mut Route)| *of == who && route.asked == (conn, opaque);
+        let Some((_, route)) = self.routes.iter_mut().find(asked) else { return };
+        route.sites = (0..2).filter(has).collect();
+        let sites: BTreeSet<usize> =
+            self.routes.iter().filter(|((of, _), _)| *of == who).flat_map(|(_, route)| route.sites.clone()).collect();
+        self.retire(who, |line| !sites.contains(&line.site));
     }
 
     pub fn line_ended(&mut self, who: Who, conn: Conn) {
@@ -115,6 +146,7 @@ impl Talk {
         self.lines.retain(|(of, _), _| *of != who);
         self.open.retain(|(of, _, _), _| *of != who);
         self.ways.retain(|(of, _), _| *of != who);
+        self.routes.retain(|(of, _), _| *of != who);
         self.held.retain(|(of, _), _| *of != who);
         self.strange.retain(|(of, _), _| *of != who);
         self.noticed.remove(&who);
@@ -186,7 +218,13 @@ impl World {
                 }
             }
             request::GET_CONSUMER_LIST_BY_GROUP => drop(self.talk.noticed.remove(&who)),
-            request::GET_ROUTEINFO_BY_TOPIC => self.check_name_server(who, conn)?,
+            request::GET_ROUTEINFO_BY_TOPIC => {
+                self.check_name_server(who, conn)?;
+                let route = RouteRequest::read(&command.fields).map_err(|error| error.to_string())?;
+                let new = || Route { asked: (conn, command.opaque), sites: BTreeSet::new() };
+                let known = self.talk.routes.entry((who, Arc::from(&*route.topic))).or_insert_with(new);
+                known.asked = (conn, command.opaque);
+            }
             request::UNREGISTER_CLIENT => {
                 if let Some(line) = self.talk.lines.get_mut(&(who, conn)) {
                     line.left = true;
@@ -246,8 +284,9 @@ impl World {
     pub fn hears(&mut self, who: Who, conn: Conn, content: &[u8]) {
         let (Kind::Client(member), Ok(command)) = (who.kind, Command::read(content)) else { return };
         if !command.is_answer() {
-            // What comes over a connection that has ended is not read.
-            if command.code == request::NOTIFY_CONSUMER_IDS_CHANGED && self.talk.lines.contains_key(&(who, conn)) {
+            // What comes over a connection that has ended is not read, and one that is not used any more may end.
+            let is_read = self.talk.lines.get(&(who, conn)).is_some_and(|line| !line.retired);
+            if command.code == request::NOTIFY_CONSUMER_IDS_CHANGED && is_read {
                 self.talk.noticed.entry(who).or_insert(self.now + BEATS);
             }
             return;
@@ -293,6 +332,9 @@ impl World {
                     way.committed = asked.offset;
                 }
             }
+            (request::GET_ROUTEINFO_BY_TOPIC, _) if code == answer::SUCCESS => {
+                self.talk.routed(who, conn, command.opaque, command.body);
+            }
             (request::GET_CONSUMER_LIST_BY_GROUP, _) if code == answer::SUCCESS => {
                 self.talk.members.insert(who, now);
                 let id = self.clients[member].process.as_ref().map(|it| format!("\"{}\"", it.client_id));
@@ -301,7 +343,7 @@ impl World {
             }
             _ => {}
         }
-        if let Some(line) = self.talk.lines.get_mut(&(who, conn)).filter(|_| forgotten) {
+        if let Some(line) = self.talk.lines.get_mut(&(who, conn)).filter(|line| forgotten && !line.retired) {
             line.due.get_or_insert(now + BEATS);
         }
     }
@@ -318,7 +360,7 @@ impl World {
         Ok(())
     }
 
-    /// A member that was told of a change asks for the list, unless no broker knows it.
+    /// A member that was told of a change asks for the list, unless no broker of its routes knows it.
     fn look_at_notices(&mut self) {
         let now = self.now;
         let late: Vec<Who> = self.talk.noticed.iter().filter(|(_, until)| **until < now).map(|(who, _)| *who).collect();
@@ -326,7 +368,7 @@ impl World {
             let knows = |((of, conn), line): (&(Who, Conn), &Line)| {
                 let known =
                     line.known.is_some_and(|known| known + LATE < now && line.beat.is_some_and(|beat| beat <= known));
-                *of == who && known && self.net.is_healthy((*of, *conn), now)
+                *of == who && known && !line.retired && self.net.is_healthy((*of, *conn), now)
             };
             let known = self.talk.lines.iter().any(knows);
             if known && self.client(who).is_some_and(|client| !client.is_leaving()) {
@@ -391,7 +433,12 @@ impl World {
             .filter(|((of, conn), line)| {
                 let known =
                     line.known.is_some_and(|known| known <= leaves && line.beat.is_some_and(|beat| beat <= known));
-                *of == who && known && !line.left && line.due.is_none() && self.net.is_healthy((*of, *conn), now)
+                *of == who
+                    && known
+                    && !line.retired
+                    && !line.left
+                    && line.due.is_none()
+                    && self.net.is_healthy((*of, *conn), now)
             })
             .map(|(_, line)| line.site)
             .collect();

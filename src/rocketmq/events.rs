@@ -42,7 +42,7 @@ pub enum Event {
         /// Messages whose handlers had not finished in time; they will be delivered again.
         unfinished: u64,
     },
-    /// The queue is not pulled for a reason that is not over soon.
+    /// The queue is not pulled for a reason that is not over soon; told again if another reason takes its place.
     Paused {
         /// Group.
         group: Arc<str>,

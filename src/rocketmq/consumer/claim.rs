@@ -20,7 +20,7 @@ use crate::consume::queue::{ProcessQueue, SETTLED};
 use crate::model::{Queue, QueueOffset, StartFrom, names};
 use crate::net::{Handle, Out};
 use crate::rocketmq::core::{Alarm, Command, Core, Purpose, Timer};
-use crate::rocketmq::events::Event;
+use crate::rocketmq::events::{Event, PauseReason};
 use crate::rocketmq::port::{Answer, Ask, CallError, Target, Ticket};
 use crate::wire::remoting::codes::{answer, request};
 use crate::wire::remoting::offset::{OffsetAnswer, QueryOffsetRequest, QueueRequest, SearchOffsetRequest};
@@ -79,14 +79,53 @@ pub(in crate::rocketmq) struct Active {
     /// Id of the broker that should be pulled from.
     pub suggested: i64,
     pub damaged: Damaged,
-    /// A pause that lasts has been told.
-    pub paused: bool,
+    /// What was told of a pause that lasts.
+    pub paused: Paused,
     /// When stuck handlers are looked for next.
     pub expire: Nanos,
     /// When memory of messages that wait is looked at next.
     pub thin: Nanos,
     /// How often it was looked at since messages came last.
     pub looks: u32,
+}
+
+/// What was told of a claim's pause: its reason is told once, another one again, and its end once.
+#[derive(Debug, Default)]
+pub(in crate::rocketmq) struct Paused {
+    why: Option<PauseReason>,
+    /// An end has to be told.
+    open: bool,
+}
+
+impl Paused {
+    /// It is paused for `why`; true if that has to be told. Handlers and memory take turns: they count as one reason.
+    pub fn is_news(&mut self, why: &PauseReason) -> bool {
+        use PauseReason::{Asked, Budget, Full, NoBroker};
+        let told = match (&self.why, why) {
+            (Some(Full(_) | Budget), Full(_) | Budget) | (Some(Asked), Asked) | (Some(NoBroker), NoBroker) => true,
+            (None | Some(Full(_) | Budget | Asked | NoBroker), _) => false,
+        };
+        if !told {
+            (self.why, self.open) = (Some(why.clone()), true);
+        }
+        !told
+    }
+
+    /// The reason that was told is over, but the queue is not pulled yet.
+    pub fn reason_ended(&mut self) {
+        self.why = None;
+    }
+
+    /// True while what was told is why it waits.
+    pub fn is_told(&self) -> bool {
+        self.why.is_some()
+    }
+
+    /// The queue is pulled; true if that has to be told.
+    pub fn ended(&mut self) -> bool {
+        self.why = None;
+        std::mem::take(&mut self.open)
+    }
 }
 
 /// The bell of a claim: a small command for the loop.
@@ -352,7 +391,7 @@ impl Core {
             commit_failures: 0,
             suggested: 0,
             damaged: Damaged::No,
-            paused: false,
+            paused: Paused::default(),
             expire: now,
             thin: now + SETTLED,
             looks: 0,
@@ -438,6 +477,20 @@ mod tests {
             assert_eq!(start_policy(from, "%RETRY%g", false), first);
             assert_eq!(start_policy(from, "t", true), first, "L5");
         }
+    }
+
+    #[test]
+    fn a_pause_is_told_once_for_each_reason_and_its_end_once() {
+        use PauseReason::{Asked, Budget, Full, NoBroker};
+        let mut paused = Paused::default();
+        assert!(!paused.ended(), "nothing was told");
+        assert!(paused.is_news(&Asked) && !paused.is_news(&Asked));
+        assert!(paused.is_news(&NoBroker) && !paused.is_news(&NoBroker), "resumed, but its broker has gone");
+        assert!(paused.is_told());
+        paused.reason_ended();
+        assert!(!paused.is_told() && paused.is_news(&NoBroker), "gone once more");
+        assert!(paused.is_news(&Full("limit of bytes")) && !paused.is_news(&Budget) && !paused.is_news(&Full("")));
+        assert!(paused.ended() && !paused.ended() && !paused.is_told());
     }
 
     #[test]

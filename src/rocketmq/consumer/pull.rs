@@ -152,10 +152,8 @@ impl Core {
         }
         let Some(group) = self.groups.get(&claim.group).filter(|group| group.is_running()) else { return };
         if group.is_paused(&claim.queue.topic) {
-            let told = matches!(active.pull, Pull::Paused);
             active.pull = Pull::Paused;
-            if !told {
-                active.paused = true;
+            if active.paused.is_news(&PauseReason::Asked) {
                 let (group, queue) = (Arc::clone(&claim.group_name), claim.queue.clone());
                 let id = claim.group;
                 self.tell(id, Event::Paused { group, queue, why: PauseReason::Asked });
@@ -206,9 +204,9 @@ impl Core {
         let route = self.topics.get(&queue.topic).and_then(|topic| topic.route.as_ref());
         let Some(addr) = route.and_then(|route| route.pull_addr(&queue.broker, active.suggested)) else {
             active.pull = Pull::Until(now + retry);
-            let first = !std::mem::replace(&mut active.paused, true);
+            let news = active.paused.is_news(&PauseReason::NoBroker);
             claim.wake_at(now + retry, out);
-            if first {
+            if news {
                 let (id, group) = (claim.group, Arc::clone(&claim.group_name));
                 self.tell(id, Event::Paused { group, queue: queue.clone(), why: PauseReason::NoBroker });
             }
@@ -220,6 +218,7 @@ impl Core {
         if sub_version != self.subscriptions {
             // A heartbeat is on its way, or due soon; its answer pulls (C-034).
             active.pull = Pull::Unknown;
+            active.paused.reason_ended();
             return;
         }
         let Some(group) = self.groups.get(&claim.group) else { return };
@@ -261,7 +260,7 @@ impl Core {
         if matches!(before, Pull::Full(..) | Pull::Budget(_) | Pull::Paused) {
             claim.heard = now;
         }
-        if std::mem::take(&mut active.paused) {
+        if active.paused.ended() {
             let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
             self.tell(id, Event::Resumed { group, queue });
         }
@@ -565,7 +564,7 @@ impl Core {
             Pull::Budget(since) => (PauseReason::Budget, since),
             Pull::Due | Pull::Out(_) | Pull::Until(_) | Pull::Paused | Pull::Unknown => return,
         };
-        if now.since(since) < LONG_PAUSE || std::mem::replace(&mut active.paused, true) {
+        if now.since(since) < LONG_PAUSE || !active.paused.is_news(&why) {
             return;
         }
         let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());

@@ -97,7 +97,7 @@ impl Core {
 fn is_told(claim: &Claim, now: Nanos) -> bool {
     match &claim.stage {
         Stage::Active(active) => {
-            active.paused || matches!(active.pull, Pull::Full(..) | Pull::Budget(_) | Pull::Paused)
+            active.paused.is_told() || matches!(active.pull, Pull::Full(..) | Pull::Budget(_) | Pull::Paused)
         }
         Stage::Giving(giving) => now < giving.end,
         Stage::Locating(_) => false,

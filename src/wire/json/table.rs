@@ -71,7 +71,7 @@ impl<K: Key, V: Item> Item for SortedMap<K, V> {
 }
 
 /// A map by queue. Written with unquoted objects as keys; read from those, from objects quoted as text, and from a list
-/// of pairs. Equal keys stay as they come.
+/// of pairs, in the order of the keys as they are written; of equal ones the last wins.
 #[derive(Clone, Debug, PartialEq)]
 pub struct QueueTable<K, V> {
     /// The entries.
@@ -92,23 +92,29 @@ impl<K, V> FromIterator<(K, V)> for QueueTable<K, V> {
 
 impl<K: Item, V: Item> Item for QueueTable<K, V> {
     fn read(field: &'static str, value: Value) -> Result<Self, WireError> {
-        let mut table = Self::default();
+        // By the key as it is written: forms that differ may name one queue.
+        let mut found = SortedMap::new();
+        let mut put = |key: K, value: V| {
+            let mut text = Vec::new();
+            key.write(&mut text);
+            found.insert(text, (key, value));
+        };
         if let Value::Array(pairs) = value {
             for pair in pairs {
                 let Value::Array(pair) = pair else { return Err(WireError::WrongKind { field }) };
                 let Ok([key, value]) = <[Value; 2]>::try_from(pair) else { return Err(WireError::WrongKind { field }) };
-                table.entries.push((K::read(field, key)?, V::read(field, value)?));
+                put(K::read(field, key)?, V::read(field, value)?);
             }
-            return Ok(table);
-        }
-        for (name, value) in members(field, value)? {
-            // A reference or a class name is never acted on.
-            if !name.starts_with(['$', '@']) {
-                // A quoted key may itself be written in Java's way.
-                table.entries.push((super::read(field, name.as_bytes())?, V::read(field, value)?));
+        } else {
+            for (name, value) in members(field, value)? {
+                // A reference or a class name is never acted on.
+                if !name.starts_with(['$', '@']) {
+                    // A quoted key may itself be written in Java's way.
+                    put(super::read(field, name.as_bytes())?, V::read(field, value)?);
+                }
             }
         }
-        Ok(table)
+        Ok(found.into_values().collect())
     }
 
     fn write(&self, out: &mut Vec<u8>) {
@@ -154,6 +160,10 @@ mod tests {
             assert_eq!(found, want, "{}", String::from_utf8_lossy(form));
         }
         assert_eq!(read::<QueueTable<Name, i64>>("test", b"{\"$ref\":\"$\"}"), Ok(QueueTable::default()));
+        let twice = br#"{{"a":"x","b":0}:1,{"b":7,"a":"w"}:3,{"a":"x"}:2}"#;
+        let once: QueueTable<Name, i64> =
+            [(Name { a: "w".into(), b: 7 }, 3), (Name { a: "x".into(), b: 0 }, 2)].into_iter().collect();
+        assert_eq!(read::<QueueTable<Name, i64>>("test", twice), Ok(once), "whatever form says the same queue");
         for bad in ["[[{}]]", "[1]", r#"{"x":1}"#] {
             assert!(read::<QueueTable<Name, i64>>("test", bad.as_bytes()).is_err(), "{bad}");
         }

@@ -14,7 +14,8 @@ pub const RETRY_PREFIX: &str = "%RETRY%";
 pub const DLQ_PREFIX: &str = "%DLQ%";
 /// The template that automatic topic creation copies; every producer names it in its sends.
 pub const AUTO_CREATE_TOPIC: &str = "TBW102";
-/// Where delayed messages wait; queue id = level - 1.
+/// Where delayed messages wait; queue id = level - 1. The four letters are part of the name, which every peer knows: no gap
+/// to be filled.
 pub const SCHEDULE_TOPIC: &str = "SCHEDULE_TOPIC_XXXX";
 /// Half messages of transactions.
 pub const HALF_TOPIC: &str = "RMQ_SYS_TRANS_HALF_TOPIC";

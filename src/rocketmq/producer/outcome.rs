@@ -126,6 +126,66 @@ impl fmt::Display for SendStatus {
     }
 }
 
+/// What the errors of sends tell, whatever they give back: they differ in that alone.
+macro_rules! by_its_cause {
+    ($error:ty) => {
+        impl $error {
+            /// Why there is no receipt. [`Error::Send`] if an attempt was made.
+            pub fn cause(&self) -> &Error {
+                &self.cause
+            }
+
+            /// Every attempt in order: broker, how far it came, how long it took, the code of the answer. Empty if the
+            /// send was refused before the first.
+            pub fn attempts(&self) -> &[Attempt] {
+                self.cause.attempts()
+            }
+
+            /// Whether a broker may have stored it all the same. If so, sending it again may make a second copy.
+            pub fn stored(&self) -> Stored {
+                match self.cause {
+                    Error::Send { stored, .. } => stored,
+                    _ => Stored::No,
+                }
+            }
+
+            /// True if the same send may succeed later.
+            pub fn is_retryable(&self) -> bool {
+                self.cause.is_retryable()
+            }
+
+            /// The last code a broker answered with, if any did.
+            pub fn broker_code(&self) -> Option<i32> {
+                self.cause.broker_code()
+            }
+        }
+
+        impl fmt::Display for $error {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                self.cause.fmt(f)
+            }
+        }
+
+        impl std::error::Error for $error {
+            fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+                self.cause.source()
+            }
+        }
+
+        impl From<$error> for Error {
+            fn from(error: $error) -> Self {
+                error.cause
+            }
+        }
+
+        impl From<Box<$error>> for Error {
+            fn from(error: Box<$error>) -> Self {
+                error.cause
+            }
+        }
+    };
+}
+
 /// A message was not acknowledged. Gives the message back, unchanged, and lists what was tried.
 #[derive(Debug)]
 pub struct SendError {
@@ -148,64 +208,9 @@ impl SendError {
     pub fn into_message(self) -> Message {
         self.message
     }
-
-    /// Why there is no receipt. [`Error::Send`] if an attempt was made.
-    pub fn cause(&self) -> &Error {
-        &self.cause
-    }
-
-    /// Every attempt in order: broker, how far it came, how long it took, the code of the answer. Empty if the message
-    /// was refused before the first.
-    pub fn attempts(&self) -> &[Attempt] {
-        self.cause.attempts()
-    }
-
-    /// Whether a broker may have stored the message all the same. If so, sending it again may make a second copy.
-    pub fn stored(&self) -> Stored {
-        stored(&self.cause)
-    }
-
-    /// True if the same send may succeed later.
-    pub fn is_retryable(&self) -> bool {
-        self.cause.is_retryable()
-    }
-
-    /// The last code a broker answered with, if any did.
-    pub fn broker_code(&self) -> Option<i32> {
-        self.cause.broker_code()
-    }
 }
 
-fn stored(cause: &Error) -> Stored {
-    match cause {
-        Error::Send { stored, .. } => *stored,
-        _ => Stored::No,
-    }
-}
-
-impl fmt::Display for SendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.cause.fmt(f)
-    }
-}
-
-impl std::error::Error for SendError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.source()
-    }
-}
-
-impl From<SendError> for Error {
-    fn from(error: SendError) -> Self {
-        error.cause
-    }
-}
-
-impl From<Box<SendError>> for Error {
-    fn from(error: Box<SendError>) -> Self {
-        error.cause
-    }
-}
+by_its_cause!(SendError);
 
 /// A broker has stored a batch.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -241,56 +246,9 @@ impl BatchError {
     pub fn into_messages(self) -> Vec<Message> {
         self.messages
     }
-
-    /// Why there is no receipt. [`Error::Send`] if an attempt was made.
-    pub fn cause(&self) -> &Error {
-        &self.cause
-    }
-
-    /// Every attempt in order, as [`SendError::attempts`].
-    pub fn attempts(&self) -> &[Attempt] {
-        self.cause.attempts()
-    }
-
-    /// Whether a broker may have stored the batch all the same.
-    pub fn stored(&self) -> Stored {
-        stored(&self.cause)
-    }
-
-    /// True if the same send may succeed later.
-    pub fn is_retryable(&self) -> bool {
-        self.cause.is_retryable()
-    }
-
-    /// The last code a broker answered with, if any did.
-    pub fn broker_code(&self) -> Option<i32> {
-        self.cause.broker_code()
-    }
 }
 
-impl fmt::Display for BatchError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.cause.fmt(f)
-    }
-}
-
-impl std::error::Error for BatchError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.cause.source()
-    }
-}
-
-impl From<BatchError> for Error {
-    fn from(error: BatchError) -> Self {
-        error.cause
-    }
-}
-
-impl From<Box<BatchError>> for Error {
-    fn from(error: Box<BatchError>) -> Self {
-        error.cause
-    }
-}
+by_its_cause!(BatchError);
 
 #[cfg(test)]
 mod tests {

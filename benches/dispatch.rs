@@ -8,6 +8,8 @@
 
 #[path = "ratio/mod.rs"]
 mod ratio;
+#[path = "stored/mod.rs"]
+mod stored;
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -16,6 +18,7 @@ use std::thread::Thread;
 use std::time::Instant;
 
 use ratio::{Gate, allocations};
+use stored::{BATCH, messages};
 use windlass::internals::consume::chunk::Epoch;
 use windlass::internals::consume::claim::{Bell, Claim, Consumer};
 use windlass::internals::consume::pool::{Pool, Worker};
@@ -25,15 +28,13 @@ use windlass::internals::rocketmq::consumer::delivery::Batch;
 use windlass::internals::rocketmq::consumer::handler::{Code, Handler};
 use windlass::internals::rocketmq::consumer::pulled::Pulled;
 use windlass::internals::wire::frame::Frame;
-use windlass::internals::wire::remoting::properties;
-use windlass::internals::wire::remoting::record::{Check, NewRecord, Record, index, patch};
+use windlass::internals::wire::remoting::record::{Check, Record, index, patch};
 use windlass::internals::work::budget::Budget;
 use windlass::internals::work::clock::{Clock, Nanos};
 
 #[global_allocator]
 static ALLOCATOR: ratio::Counting = ratio::Counting;
 
-const BATCH: i64 = 32;
 /// One a batch, and now and then one for a token that is taken back from a worker that lost its core.
 const WAKES: f64 = 1.05;
 /// Batches that the loop is ahead of the workers.
@@ -51,27 +52,8 @@ impl Bell for Unpark {
 
 /// A pull answer's body of 32 messages of 1 KiB, and its index.
 fn answer() -> (Frame, Vec<Record>) {
-    let mut text = Vec::new();
-    properties::push(&mut text, "UNIQ_KEY", "0A000001000018B4AAC2000000000001");
-    properties::push(&mut text, "TAGS", "paid");
-    let mut bytes = Vec::new();
-    for offset in 0..BATCH {
-        let at = bytes.len();
-        let record = NewRecord {
-            topic: b"orders",
-            body: &[7; 1024],
-            properties: &text,
-            queue_id: 0,
-            flag: 0,
-            sys_flag: 0,
-            born_ms: 1,
-            born_host: "127.0.0.1:1".parse().unwrap(),
-            store_host: "127.0.0.1:2".parse().unwrap(),
-            reconsume_times: 0,
-            prepared_offset: 0,
-            body_crc: None,
-        };
-        record.encode_into(&mut bytes).unwrap();
+    let (mut bytes, starts) = messages();
+    for (offset, at) in (0..).zip(starts) {
         patch(&mut bytes[at..], offset, offset * 1200, 2);
     }
     let (mut records, mut damage) = (Vec::new(), Vec::new());

@@ -10,6 +10,8 @@
 
 #[path = "ratio/mod.rs"]
 mod ratio;
+#[path = "stored/mod.rs"]
+mod stored;
 
 use std::hint::black_box;
 use std::io::{Read, Write};
@@ -19,24 +21,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use ratio::{Gate, allocations_everywhere, leave_out_this_thread};
+use stored::{BATCH, TOPIC, messages};
 use windlass::internals::rocketmq::client::Counted;
 use windlass::internals::wire::json;
 use windlass::internals::wire::remoting::codes::{answer, perm, request};
 use windlass::internals::wire::remoting::command::{Codec, Command, Head, VERSION_V4, write};
 use windlass::internals::wire::remoting::group::ConsumerListBody;
 use windlass::internals::wire::remoting::header::{NoFields, ReadHeader};
-use windlass::internals::wire::remoting::properties;
 use windlass::internals::wire::remoting::pull::{PullAnswer, PullRequest};
-use windlass::internals::wire::remoting::record::{Check, NewRecord, index, patch};
+use windlass::internals::wire::remoting::record::{Check, index, patch};
 use windlass::internals::wire::remoting::route::{BrokerBody, QueuesBody, RouteBody, RouteRequest};
 use windlass::{Client, StartFrom};
 
 #[global_allocator]
 static COUNTING: ratio::Counting = ratio::Counting;
 
-const TOPIC: &str = "orders";
 const QUEUES: i32 = 4;
-const BATCH: i64 = 32;
 const WARM_UP: u64 = 3_000;
 const FRAMES: u64 = 20_000;
 /// Of two allocations per frame, and what heartbeats, commits and tables that grow add to them.
@@ -216,33 +216,6 @@ fn serve(listener: TcpListener) {
             })
             .unwrap();
     }
-}
-
-/// 32 messages of 1 KiB as they are stored, and where each begins.
-fn messages() -> (Vec<u8>, Vec<usize>) {
-    let mut text = Vec::new();
-    properties::push(&mut text, "UNIQ_KEY", "0A000001000018B4AAC2000000000001");
-    properties::push(&mut text, "TAGS", "paid");
-    let (mut bytes, mut starts) = (Vec::new(), Vec::new());
-    for _ in 0..BATCH {
-        starts.push(bytes.len());
-        let record = NewRecord {
-            topic: TOPIC.as_bytes(),
-            body: &[7; 1024],
-            properties: &text,
-            queue_id: 0,
-            flag: 0,
-            sys_flag: 0,
-            born_ms: 1,
-            born_host: "127.0.0.1:1".parse().unwrap(),
-            store_host: "127.0.0.1:2".parse().unwrap(),
-            reconsume_times: 0,
-            prepared_offset: 0,
-            body_crc: None,
-        };
-        record.encode_into(&mut bytes).unwrap();
-    }
-    (bytes, starts)
 }
 
 struct Script {

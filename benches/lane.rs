@@ -1,12 +1,14 @@
 //! A synchronous call on a lane against the bare round trip on a blocking socket: a send of 1 KiB and its answer.
 //! Gated: allocations. Latencies are reported as a ratio, since they hang on this machine's wake-ups.
 
+#[path = "accept/mod.rs"]
+mod accept;
 #[path = "ratio/mod.rs"]
 mod ratio;
 
 use std::hint::black_box;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use windlass::internals::net::FramePool;
@@ -20,17 +22,6 @@ const REQUEST: usize = 1300;
 const ANSWER: usize = 200;
 
 /// Answers every request under its opaque.
-fn peer() -> std::io::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let addr = listener.local_addr()?;
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || serve(stream));
-        }
-    });
-    Ok(addr)
-}
-
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut asked = vec![0; 8 + REQUEST];
@@ -51,7 +42,7 @@ fn write_request(opaque: i32, bytes: &mut Vec<u8>) {
 
 fn main() -> std::io::Result<()> {
     let mut gate = ratio::Gate::from_args();
-    let addr = peer()?;
+    let addr = accept::peer(serve)?;
     let mut stream = TcpStream::connect(addr)?;
     stream.set_nodelay(true)?;
     let (mut request, mut answer) = (Vec::new(), vec![0; 8 + ANSWER]);

@@ -1,11 +1,13 @@
 //! The loop against a blocking socket on the same work: 40 KB answers to small requests, four outstanding, as pulls of
 //! four queues are. Gated: system calls, allocations and buffers per frame. Rates and processor time are reported.
 
+#[path = "accept/mod.rs"]
+mod accept;
 #[path = "ratio/mod.rs"]
 mod ratio;
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
 use windlass::internals::net::{Change, Conn, FrameBuf, Out, Reactor, Role, Settings, Turn};
@@ -59,17 +61,6 @@ impl Role for Puller {
 }
 
 /// Answers every request with one frame, until its client goes.
-fn peer() -> std::io::Result<SocketAddr> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    let addr = listener.local_addr()?;
-    std::thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            std::thread::spawn(move || serve(stream));
-        }
-    });
-    Ok(addr)
-}
-
 fn serve(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_nodelay(true)?;
     let mut answer = (ANSWER as u32).to_be_bytes().to_vec();
@@ -108,7 +99,7 @@ fn raw(addr: SocketAddr, frames: u64) -> std::io::Result<f64> {
 
 fn main() -> std::io::Result<()> {
     let mut gate = ratio::Gate::from_args();
-    let addr = peer()?;
+    let addr = accept::peer(serve)?;
     let mut handle = None;
     let mut reactor = Reactor::new(Settings::default(), Clock::system(), |given| {
         handle = Some(given.clone());

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, unbounded};
 use peer::{Caller, PATIENCE};
 use windlass::broker::{Broker, Op};
-use windlass::{Client, ClientBuilder, Event, PushConsumer, StartFrom, TestClock};
+use windlass::{Batch, Client, ClientBuilder, Event, PushConsumer, StartFrom, TestClock};
 
 fn broker() -> Broker {
     Broker::ephemeral().delay_scale(0.001).topic("orders", 4).start().unwrap()
@@ -24,6 +24,15 @@ fn builder(broker: &Broker) -> ClientBuilder {
 
 fn client(broker: &Broker) -> Client {
     builder(broker).build().unwrap()
+}
+
+/// A handler that tells the bodies.
+fn telling(told: Sender<Vec<u8>>) -> impl Fn(&Batch<'_>) + Send + Sync + 'static {
+    move |batch| {
+        for message in batch {
+            let _ = told.send(message.body().to_vec());
+        }
+    }
 }
 
 /// Stores a message in a queue of `topic`.
@@ -256,17 +265,8 @@ fn b053_a_topic_that_appears_later_is_consumed_from_its_first_message() {
     let client = client(&broker);
     let (tell, events) = events();
     let (told, bodies) = unbounded();
-    let _consumer = client
-        .push_consumer("early")
-        .subscribe("tomorrow", "*")
-        .observer(tell)
-        .handler(move |batch| {
-            for message in batch {
-                let _ = told.send(message.body().to_vec());
-            }
-        })
-        .start()
-        .unwrap();
+    let _consumer =
+        client.push_consumer("early").subscribe("tomorrow", "*").observer(tell).handler(telling(told)).start().unwrap();
     wait_for(&events, "route failed");
     store(&mut Caller::connect(broker.broker_addr()), "tomorrow", 0, "t", "first");
     assert_eq!(bodies.recv_timeout(PATIENCE).unwrap(), b"first");
@@ -281,11 +281,7 @@ fn b080_tags_are_compared_again_where_only_hashes_were() {
         .push_consumer("tagged")
         .subscribe("orders", "Aa")
         .start_from(StartFrom::First)
-        .handler(move |batch| {
-            for message in batch {
-                let _ = told.send(message.body().to_vec());
-            }
-        })
+        .handler(telling(told))
         .start()
         .unwrap();
     let mut caller = Caller::connect(broker.broker_addr());
@@ -309,11 +305,7 @@ fn b086_lost_and_refused_answers_stop_no_queue() {
         .subscribe("orders", "*")
         .start_from(StartFrom::First)
         .pull_retry_delay(Duration::from_millis(20))
-        .handler(move |batch| {
-            for message in batch {
-                let _ = told.send(message.body().to_vec());
-            }
-        })
+        .handler(telling(told))
         .start()
         .unwrap();
     broker.fail_next(Op::Pull, 3);
@@ -357,11 +349,7 @@ fn d11_progress_reaches_the_broker_without_being_asked_for() {
         .push_consumer("clocked")
         .subscribe("orders", "*")
         .start_from(StartFrom::First)
-        .handler(move |batch| {
-            for message in batch {
-                let _ = told.send(message.body().to_vec());
-            }
-        })
+        .handler(telling(told))
         .start()
         .unwrap();
     send(&broker, numbered(1));

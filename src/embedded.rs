@@ -18,7 +18,7 @@ use crate::broker::{
     Broker, Delivery, Dispatcher, Face, Fault, Guest, Op, Outbox, Outlet, Plain, PlainTopic, Pulled, Refusal, Reply,
     Sender as Origin, Session, Ticket as Slip, handle,
 };
-use crate::error::Error;
+use crate::error::StartError;
 use crate::net::answer::{NoAnswer, pair};
 use crate::net::{Change, Conn, FrameBuf, Out};
 use crate::rocketmq::builder::ClientBuilder;
@@ -47,16 +47,16 @@ impl Broker {
     /// broker's clock, and is stopped when the broker stops.
     ///
     /// # Errors
-    /// [`Error::Io`] if the system refuses threads.
-    pub fn client(&self) -> Result<Client, Error> {
+    /// [`StartError::Io`] if the system refuses threads.
+    pub fn client(&self) -> Result<Client, StartError> {
         self.client_with(Client::builder())
     }
 
     /// As [`client`](Self::client), with settings of your own. Name servers and clock are the broker's.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the setting; [`Error::Io`] if the system refuses threads.
-    pub fn client_with(&self, builder: ClientBuilder) -> Result<Client, Error> {
+    /// [`StartError::Config`] naming the setting; [`StartError::Io`] if the system refuses threads.
+    pub fn client_with(&self, builder: ClientBuilder) -> Result<Client, StartError> {
         let dispatcher = Arc::clone(self.dispatcher());
         let servers = vec![self.name_server_addr().to_string()];
         let settings = builder.name_servers(&servers).clock(dispatcher.clock().clone()).settings()?;
@@ -84,7 +84,7 @@ impl Broker {
     ///
     /// # Errors
     /// As [`client`](Self::client).
-    pub fn socket_client(&self) -> Result<Client, Error> {
+    pub fn socket_client(&self) -> Result<Client, StartError> {
         let builder = Client::builder().clock(self.dispatcher().clock().clone());
         builder.name_servers([self.name_server_addr().to_string()]).build()
     }

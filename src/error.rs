@@ -4,9 +4,13 @@
 //! This file holds what every room shares: [`Error`] itself, [`WireError`] (what the bytes did wrong) and
 //! [`ConfigError`] (which setting, which value, which range). It knows no type of the model.
 
+mod start;
+
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
+
+pub use start::StartError;
 
 /// Any failure of this library, as one type.
 ///
@@ -105,7 +109,21 @@ pub enum Error {
         /// How long we waited.
         waited: Duration,
     },
-    /// The file system refused.
+    /// The progress of a queue was not committed, or nobody knows.
+    Commit {
+        /// The code of the answer, if the broker refused.
+        code: Option<i32>,
+        /// True if it may succeed later.
+        retryable: bool,
+        /// Why: a `CommitError`.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+    /// Something that can be had by one alone is another's now: a group of this client, a store's directory.
+    InUse {
+        /// What, and whose it is if that is known.
+        what: String,
+    },
+    /// The system refused.
     Io {
         /// What we were doing, with the path.
         doing: String,
@@ -168,6 +186,11 @@ pub enum Stored {
     Unknown,
 }
 
+/// True if a peer that has answered with this code may answer otherwise later.
+pub(crate) fn may_pass(code: i32) -> bool {
+    matches!(code, 1 | 2 | 14 | 16 | 17 | 204 | 205 | 1500)
+}
+
 impl Error {
     /// True if the same call may succeed later, perhaps on another broker.
     pub fn is_retryable(&self) -> bool {
@@ -176,11 +199,11 @@ impl Error {
             | Self::Disconnected { .. }
             | Self::Connect { .. }
             | Self::NoNameServer { .. }
+            | Self::InUse { .. }
             | Self::Overloaded { .. } => true,
-            Self::Broker { code, .. } => matches!(code, 1 | 2 | 14 | 16 | 17 | 204 | 205 | 1500),
-            Self::Send { attempts, .. } => attempts.last().is_some_and(|last| {
-                last.code.is_none_or(|code| matches!(code, 1 | 2 | 14 | 16 | 17 | 204 | 205 | 1500))
-            }),
+            Self::Commit { retryable, .. } => *retryable,
+            Self::Broker { code, .. } => may_pass(*code),
+            Self::Send { attempts, .. } => attempts.last().is_some_and(|last| last.code.is_none_or(may_pass)),
             Self::Config(_)
             | Self::Wire(_)
             | Self::UnknownTopic { .. }
@@ -198,6 +221,7 @@ impl Error {
     pub fn broker_code(&self) -> Option<i32> {
         match self {
             Self::Broker { code, .. } => Some(*code),
+            Self::Commit { code, .. } => *code,
             Self::Send { attempts, .. } => attempts.iter().rev().find_map(|attempt| attempt.code),
             _ => None,
         }
@@ -268,6 +292,8 @@ impl fmt::Display for Error {
                 let (waited, left) = (waited.as_millis(), left.join(", "));
                 write!(f, "group {group} has not consumed everything within {waited} ms: {left}")
             }
+            Self::Commit { source, .. } => source.fmt(f),
+            Self::InUse { what } => f.write_str(what),
             Self::Io { doing, source } => write!(f, "{doing}: {source}"),
             Self::Store { what } => f.write_str(what),
             Self::Overloaded { what } => write!(f, "{what} is full"),
@@ -282,6 +308,7 @@ impl std::error::Error for Error {
             Self::Config(error) => Some(error),
             Self::Wire(error) => Some(error),
             Self::Connect { source, .. } | Self::Io { source, .. } => Some(source),
+            Self::Commit { source, .. } => Some(&**source),
             _ => None,
         }
     }

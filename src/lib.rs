@@ -11,8 +11,8 @@
 //!   [`Producer::topic`] a [`TopicWriter`] for many small messages of one topic.
 //! - `broker::Broker` (feature `broker`) is a broker and name server in this process: durable by `open`, for a test by
 //!   `ephemeral`, with [`TestClock`] in the test's own time.
-//! - Operations have errors of their own where there is more to say ([`SendError`], [`BatchError`], [`WaitError`]); all
-//!   of them become [`Error`] by `?`.
+//! - Operations have errors of their own: [`StartError`], [`SendError`], [`BatchError`], [`WaitError`], and
+//!   [`CommitError`] in events and reports; all of them become [`Error`] by `?`.
 //! - [`coming_from`] says what the settings of Java's and Go's clients are called here.
 //!
 //! ```
@@ -56,11 +56,12 @@ mod embedded;
 
 pub use consume::listener::{IntoOutcome, Outcome};
 pub use consume::progress::{OffsetStore, OffsetStoreError};
-pub use error::{Attempt, ConfigError, Error, Stage, Stored, WireError};
+pub use error::{Attempt, ConfigError, Error, Stage, StartError, Stored, WireError};
 pub use model::{DelayLevel, Message, Queue, QueueOffset, StartFrom};
 pub use rocketmq::consumer::assign::{Assign, Averaging};
 pub use rocketmq::consumer::delivery::{Batch, Deliveries, Delivery, DetachedDelivery};
 pub use rocketmq::consumer::handler::Listener;
+pub use rocketmq::consumer::outcome::CommitError;
 pub use rocketmq::consumer::push::{PushConsumer, PushConsumerBuilder};
 pub use rocketmq::consumer::received::{OwnedMessage, PropertyIter};
 pub use rocketmq::producer::{

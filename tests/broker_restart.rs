@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use peer::Caller;
 use windlass::broker::{Broker, Flush};
-use windlass::{Error, Message, Stored};
+use windlass::{Error, Message, StartError, Stored};
 
 /// A directory of its own for each test, gone afterwards.
 struct Dir(PathBuf);
@@ -152,11 +152,20 @@ fn a_directory_that_cannot_be_used_is_refused() {
     let dir = Dir::new();
     let _held = Broker::open(&dir.0).start().unwrap();
     let error = Broker::open(&dir.0).start().unwrap_err();
-    assert!(matches!(&error, Error::Store { what } if what.contains("in use")), "{error}");
+    let (place, me) = (dir.0.to_string_lossy().into_owned(), std::process::id());
+    assert!(
+        matches!(&error, StartError::StoreInUse { dir, pid: Some(pid) } if *dir == place && *pid == me),
+        "{error:?}"
+    );
+    assert!(
+        error.is_retryable() && error.to_string() == format!("store in {place} is in use by process {me}"),
+        "{error}"
+    );
     let file = Dir::new();
     fs::write(file.0.join("plain"), b"").unwrap();
     let error = Broker::open(file.0.join("plain")).start().unwrap_err();
-    assert!(matches!(error, Error::Store { .. } | Error::Io { .. }), "{error}");
+    assert!(matches!(&error, StartError::Io { doing, .. } if doing.contains("plain")), "{error}");
+    assert!(!error.is_retryable() && std::error::Error::source(&error).is_some());
 }
 
 /// What `shutdown` has ended is over, also for those who still hold handles: the directory is free, and a client of the

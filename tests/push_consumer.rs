@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 
 use peer::{Caller, PATIENCE};
 use windlass::broker::Broker;
-use windlass::{Batch, Client, DelayLevel, Delivery, Error, Event, Listener, Outcome, PushConsumerBuilder, StartFrom};
+use windlass::{
+    Batch, Client, DelayLevel, Delivery, Error, Event, Listener, Outcome, PushConsumerBuilder, StartError, StartFrom,
+};
 
 const QUEUES: usize = 4;
 
@@ -314,7 +316,7 @@ fn b054_b055_a_wrong_setting_starts_nothing_and_can_be_corrected() {
     let (_broker, client) = setup();
     let threads = client.threads();
     let field = |builder: PushConsumerBuilder| match builder.start() {
-        Err(Error::Config(error)) => error.field,
+        Err(StartError::Config(error)) => error.field,
         other => panic!("{other:?}"),
     };
     let done = |_: &Batch<'_>| {};
@@ -324,7 +326,8 @@ fn b054_b055_a_wrong_setting_starts_nothing_and_can_be_corrected() {
     assert_eq!(field(group(&client, "g").handler(done).subscribe("orders", "||")), "tags");
     assert_eq!(client.threads(), threads);
     let first = group(&client, "g").handler(done).start().unwrap();
-    assert_eq!(field(group(&client, "g").handler(done)), "group", "one consumer of a group in a client");
+    let second = group(&client, "g").handler(done).start();
+    assert!(matches!(second, Err(StartError::GroupInUse { .. })), "one consumer of a group in a client");
     first.shutdown(PATIENCE);
     drop(group(&client, "g").handler(done).start().unwrap());
 }

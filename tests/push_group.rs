@@ -416,7 +416,7 @@ fn a_second_consumer_of_a_group_in_one_client_is_refused_and_the_first_goes_on()
     let seen = Seen::default();
     let first = seen.start(&client, "twice");
     let second = client.push_consumer("twice").subscribe("orders", "*").handler(|_| ()).start();
-    assert!(matches!(second, Err(windlass::Error::Config(error)) if error.field == "group"), "B-004");
+    assert!(matches!(second, Err(windlass::StartError::GroupInUse { group }) if group == "twice"), "B-004");
     send(&broker, numbered(8));
     until("8 messages", || seen.len() == 8);
     assert!(first.shutdown(Duration::from_secs(5)).is_clean());

@@ -16,7 +16,7 @@ use super::state::Saved;
 use super::store::{Flush, Options, Store, Threads};
 use super::topics::{MOST_QUEUES, PERM_READ, PERM_WRITE, Topic};
 use crate::disk::{Disk, Files};
-use crate::error::{ConfigError, Error};
+use crate::error::{ConfigError, Error, StartError};
 use crate::model::names;
 use crate::net::{Handle, Reactor, Settings as NetSettings};
 use crate::work::clock::{Clock, after};
@@ -179,9 +179,10 @@ impl Builder {
     /// Starts the broker. It takes connections when this returns.
     ///
     /// # Errors
-    /// [`Error::Config`] for a setting, [`Error::Io`] for an address that cannot be listened on or a directory that
-    /// cannot be used, [`Error::Store`] for a store that may not be opened.
-    pub fn start(self) -> Result<Broker, Error> {
+    /// [`StartError::Config`] for a setting, [`StartError::Listen`] for an address that cannot be listened on,
+    /// [`StartError::StoreInUse`] and [`StartError::Store`] for a store that may not be opened, [`StartError::Io`] for a
+    /// directory that cannot be used and threads that the system refuses.
+    pub fn start(self) -> Result<Broker, StartError> {
         self.check()?;
         let mut listeners = vec![bind("listen", &self.listen)?];
         let listens = local(&listeners)?;
@@ -240,7 +241,7 @@ impl Builder {
             let _ended = reactor.run();
         })
         .map_err(|error| io("starting threads", error))?;
-        let Some(handle) = handle else { return Err(Error::Closed) };
+        let Some(handle) = handle else { return Err(StartError::Closed) };
         // The loop sleeps until something happens: this is the first thing.
         let _never_full = handle.post_own(Post::Look);
         let running = Running { handle, thread, lane, threads: Mutex::new(Some(threads)) };
@@ -270,7 +271,7 @@ impl Builder {
         Ok(())
     }
 
-    fn open_store(&self, watcher: &Arc<Watcher>) -> Result<(Store, Saved), Error> {
+    fn open_store(&self, watcher: &Arc<Watcher>) -> Result<(Store, Saved), StartError> {
         let (disk, ephemeral): (Arc<dyn Disk>, bool) = match &self.dir {
             Some(dir) => (Arc::new(Files::new(dir.clone())), false),
             None => {
@@ -447,22 +448,22 @@ fn reachable(addr: SocketAddr) -> SocketAddr {
     if addr.ip().is_unspecified() { SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), addr.port()) } else { addr }
 }
 
-fn resolve(field: &'static str, addr: &str) -> Result<SocketAddr, Error> {
+fn resolve(field: &'static str, addr: &str) -> Result<SocketAddr, ConfigError> {
     let unusable = || ConfigError { field, value: addr.to_owned(), allowed: "host:port that can be resolved".into() };
     let mut found = addr.to_socket_addrs().map_err(|_| unusable())?;
-    Ok(found.next().ok_or_else(unusable)?)
+    found.next().ok_or_else(unusable)
 }
 
-fn bind(field: &'static str, addr: &str) -> Result<TcpListener, Error> {
-    let addr = resolve(field, addr)?;
-    TcpListener::bind(addr).map_err(|error| io(&format!("listening on {addr}"), error))
+fn bind(setting: &'static str, addr: &str) -> Result<TcpListener, StartError> {
+    let addr = resolve(setting, addr)?;
+    TcpListener::bind(addr).map_err(|source| StartError::Listen { setting, addr, source })
 }
 
-fn local(listeners: &[TcpListener]) -> Result<SocketAddr, Error> {
-    let listener = listeners.first().ok_or(Error::Closed)?;
+fn local(listeners: &[TcpListener]) -> Result<SocketAddr, StartError> {
+    let listener = listeners.first().ok_or(StartError::Closed)?;
     listener.local_addr().map_err(|error| io("asking for the broker's address", error))
 }
 
-fn io(doing: &str, source: std::io::Error) -> Error {
-    Error::Io { doing: doing.to_owned(), source }
+fn io(doing: &str, source: std::io::Error) -> StartError {
+    StartError::Io { doing: doing.to_owned(), source }
 }

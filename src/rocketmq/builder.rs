@@ -14,7 +14,7 @@ use super::client::Client;
 use super::settings::{Settings, Timing};
 use super::socket;
 use crate::consume::pool::WORKERS;
-use crate::error::{ConfigError, Error, in_range, time_in_range};
+use crate::error::{ConfigError, StartError, in_range, time_in_range};
 use crate::work::clock::Clock;
 
 /// Builds a [`Client`]. Every setter takes and returns it.
@@ -129,8 +129,8 @@ impl ClientBuilder {
     /// Checks the settings and starts the threads. Nothing goes over the network yet.
     ///
     /// # Errors
-    /// `Config` names the setting; `Io` if the system refuses threads.
-    pub fn build(self) -> Result<Client, Error> {
+    /// [`StartError::Config`] names the setting; [`StartError::Io`] if the system refuses threads.
+    pub fn build(self) -> Result<Client, StartError> {
         check_servers(&self.name_servers)?;
         let settings = self.settings()?;
         let servers = settings.name_servers.clone();
@@ -145,11 +145,11 @@ impl ClientBuilder {
     }
 
     /// The settings, checked.
-    pub(crate) fn settings(self) -> Result<Settings, Error> {
+    pub(crate) fn settings(self) -> Result<Settings, ConfigError> {
         let timing = self.timing;
         check(&timing)?;
         let instance = match self.instance {
-            Some(name) if name.trim().is_empty() => return Err(bad("instance", &name, "a name").into()),
+            Some(name) if name.trim().is_empty() => return Err(bad("instance", &name, "a name")),
             Some(name) => name,
             None => format!("{}#{}", std::process::id(), random()),
         };
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn a_setting_out_of_its_range_is_named_and_nothing_is_started() {
         let field = |builder: ClientBuilder| match builder.build() {
-            Err(Error::Config(error)) => error.field,
+            Err(StartError::Config(error)) => error.field,
             other => panic!("{other:?}"),
         };
         let good = || Client::builder().name_servers(["127.0.0.1:9876"]);
@@ -261,7 +261,7 @@ mod tests {
     fn c025_a_pull_that_gives_up_before_the_broker_does_is_refused() {
         let builder = Client::builder().name_servers(["127.0.0.1:9876"]);
         let built = builder.pull_hold(Duration::from_secs(15), Duration::from_secs(10)).build();
-        assert!(matches!(built, Err(Error::Config(error)) if error.field == "pull_hold"));
+        assert!(matches!(built, Err(StartError::Config(error)) if error.field == "pull_hold"));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use super::port::{Caller, Port};
 use super::route::{Route, RouteCell, Routes};
 use super::settings::Settings;
 use crate::consume::pool::Pool;
-use crate::error::Error;
+use crate::error::{Error, StartError};
 use crate::model::{Queue, QueueOffset, names};
 use crate::net::answer::{NoAnswer, pair};
 use crate::net::{self, FramePool, Handle, PostError, Reactor};
@@ -158,10 +158,10 @@ impl Shared {
     /// The producer group is in every heartbeat from now on.
     ///
     /// # Errors
-    /// `Closed`, `Overloaded`.
-    pub(crate) fn register_producer(&self, group: &str) -> Result<(), Error> {
+    /// `Config`, `Closed`, `Overloaded`.
+    pub(crate) fn register_producer(&self, group: &str) -> Result<(), StartError> {
         names::check_group(group)?;
-        self.post(Command::Producer { group: group.into(), present: true })
+        self.try_post(Command::Producer { group: group.into(), present: true }).map_err(not_started)
     }
 
     /// The producer group is in no heartbeat any more, and brokers are told so.
@@ -173,12 +173,12 @@ impl Shared {
     /// Starts a consumer.
     ///
     /// # Errors
-    /// `Config` if the group runs in this client already, `Closed`, `Overloaded`.
-    pub(crate) fn start_consumer(self: &Arc<Self>, spec: ConsumerSpec) -> Result<ConsumerHandle, Error> {
+    /// `GroupInUse`, `Closed`, `Overloaded`.
+    pub(crate) fn start_consumer(self: &Arc<Self>, spec: ConsumerSpec) -> Result<ConsumerHandle, StartError> {
         let (answer, answered) = pair();
         let group = Arc::clone(&spec.group);
-        self.post(Command::Start { spec: Box::new(spec), answer })?;
-        let id = answered.wait().map_err(|_| Error::Closed)??;
+        self.try_post(Command::Start { spec: Box::new(spec), answer }).map_err(not_started)?;
+        let id = answered.wait().map_err(|_| StartError::Closed)??;
         Ok(ConsumerHandle::new(Arc::clone(self), id, group))
     }
 
@@ -186,13 +186,13 @@ impl Shared {
     ///
     /// # Errors
     /// `Io` if the system refuses threads.
-    pub(crate) fn pool(&self) -> Result<Arc<Pool>, Error> {
+    pub(crate) fn pool(&self) -> Result<Arc<Pool>, StartError> {
         let _one = self.making_pool.lock();
         if let Some(pool) = self.pool.get() {
             return Ok(Arc::clone(pool));
         }
         let pool = Pool::start(self.context.settings.workers)
-            .map_err(|source| Error::Io { doing: "starting the workers".into(), source })?;
+            .map_err(|source| StartError::Io { doing: "starting the workers".into(), source })?;
         Ok(Arc::clone(self.pool.get_or_init(|| pool)))
     }
 
@@ -201,9 +201,13 @@ impl Shared {
     /// # Errors
     /// `Overloaded`, `Closed`.
     pub(crate) fn post(&self, command: Command) -> Result<(), Error> {
+        self.try_post(command).map_err(|error| not_started(error).into())
+    }
+
+    fn try_post(&self, command: Command) -> Result<(), PostError<()>> {
         self.context.handle.post(command).map_err(|error| match error {
-            PostError::Full(_) => Error::Overloaded { what: "the client's inbox" },
-            PostError::Closed(_) => Error::Closed,
+            PostError::Full(_) => PostError::Full(()),
+            PostError::Closed(_) => PostError::Closed(()),
         })
     }
 
@@ -248,6 +252,14 @@ impl Shared {
         self.life.stopped();
         report.took = begun.elapsed();
         report
+    }
+}
+
+/// Why the loop has not begun what it was told.
+fn not_started(error: PostError<()>) -> StartError {
+    match error {
+        PostError::Full(()) => StartError::Overloaded { what: "the client's inbox" },
+        PostError::Closed(()) => StartError::Closed,
     }
 }
 
@@ -327,8 +339,8 @@ impl Client {
     /// A client of the name servers in the environment variable `NAMESRV_ADDR`; all else at its default.
     ///
     /// # Errors
-    /// `Config` if it is not set or not a list of `host:port`.
-    pub fn from_env() -> Result<Self, Error> {
+    /// [`StartError::Config`] if it is not set or not a list of `host:port`; [`StartError::Io`] if the system refuses threads.
+    pub fn from_env() -> Result<Self, StartError> {
         let list =
             std::env::var("NAMESRV_ADDR").map_err(|_| bad("NAMESRV_ADDR", "", "host:port, several joined by ;"))?;
         Self::builder().name_servers([list]).build()
@@ -338,13 +350,13 @@ impl Client {
     pub(crate) fn start(
         settings: Settings,
         make: impl FnOnce(&Start<'_>) -> (Box<dyn Port>, Arc<dyn Caller>),
-    ) -> Result<Self, Error> {
+    ) -> Result<Self, StartError> {
         Self::start_boxed(settings, Box::new(make))
     }
 
     /// Boxed, so that what starts a client is compiled once.
-    fn start_boxed(settings: Settings, make: Box<MakePort<'_>>) -> Result<Self, Error> {
-        let no_threads = |source| Error::Io { doing: "starting the client".into(), source };
+    fn start_boxed(settings: Settings, make: Box<MakePort<'_>>) -> Result<Self, StartError> {
+        let no_threads = |source| StartError::Io { doing: "starting the client".into(), source };
         let lane = Lane::start().map_err(no_threads)?;
         let (clock, budget) = (settings.clock.clone(), Budget::new(settings.memory_budget));
         let net = net::Settings {
@@ -363,7 +375,7 @@ impl Client {
             Core::new(context, port)
         })
         .map_err(no_threads)?;
-        let Some((context, caller)) = made else { return Err(Error::Closed) };
+        let Some((context, caller)) = made else { return Err(StartError::Closed) };
         let room = context.handle.clone();
         budget.on_room(move || {
             // A full inbox is looked through before the loop sleeps; the core looks for room then, too.
@@ -462,10 +474,13 @@ impl ShutdownReport {
     /// The report as a result, for who only wants to know whether it is clean.
     ///
     /// # Errors
-    /// `Timeout` if something was left over. What it was stands in the report: look at it before.
+    /// `Timeout` if a handler or a thread was left over; `Commit` if nothing was but a queue whose progress is not committed.
+    /// All of it stands in the report: look at it before.
     pub fn into_result(self) -> Result<(), Error> {
-        if self.is_clean() {
-            return Ok(());
+        let ended = self.unended.is_empty() && self.consumers.iter().all(|(_, report)| report.unfinished == 0);
+        if ended {
+            let mut failed = self.consumers.into_iter().flat_map(|(_, report)| report.failed_commits);
+            return failed.next().map_or(Ok(()), |(_, error)| Err(error.into()));
         }
         Err(Error::Timeout { request: "shutdown", addr: None, waited: self.took })
     }

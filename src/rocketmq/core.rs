@@ -23,7 +23,7 @@ use super::port::{Answer, Arrival, Ask, CallError, Done, News, Peer, Port, Targe
 use super::route::Route;
 use crate::consume::chunk::Epoch;
 use crate::consume::progress::Rounds;
-use crate::error::Error;
+use crate::error::{Error, StartError};
 use crate::model::SortedMap;
 use crate::net::answer::Giver;
 use crate::net::{Change, Conn, FrameBuf, Notice, Out, Role};
@@ -59,7 +59,7 @@ pub enum Command {
         /// How.
         spec: Box<ConsumerSpec>,
         /// Gets its number.
-        answer: Giver<Result<ConsumerId, Error>>,
+        answer: Giver<Result<ConsumerId, StartError>>,
     },
     /// Something for one consumer.
     Consumer(ConsumerId, Order),

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use crossbeam_channel::{Receiver, Sender, bounded};
 
+use super::consumer::outcome::CommitError;
 use crate::model::{Queue, QueueOffset};
 use crate::work::serve::Lane;
 
@@ -138,7 +139,7 @@ pub enum Event {
         /// What was to be committed.
         offset: QueueOffset,
         /// Why.
-        detail: String,
+        error: CommitError,
         /// In a row.
         times: u32,
     },
@@ -394,8 +395,8 @@ impl fmt::Display for Event {
             }
             Self::DeadLetter { offset, reason, .. } => write!(f, " offset={offset} reason={}", Or(reason)),
             Self::SendBackFailed { offset, detail, .. } => write!(f, " offset={offset} detail={detail}"),
-            Self::CommitFailed { offset, detail, times, .. } => {
-                write!(f, " offset={offset} times={times} detail={detail}")
+            Self::CommitFailed { offset, error, times, .. } => {
+                write!(f, " offset={offset} times={times} detail={error}")
             }
             Self::OffsetCorrected { from, to, .. } => write!(f, " from={from} to={to}"),
             Self::StartFailed { detail, .. } | Self::HandlerFailed { detail, .. } => write!(f, " detail={detail}"),

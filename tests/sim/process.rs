@@ -149,7 +149,7 @@ pub struct ClientProcess {
     pub leaves: Option<Nanos>,
     pub id: Option<ConsumerId>,
     pub handle: Handle<Command>,
-    started: Taker<Result<ConsumerId, windlass::Error>>,
+    started: Taker<Result<ConsumerId, windlass::StartError>>,
     left: Option<Taker<Reports>>,
     pub workers_asked: u32,
     pub lane_asked: bool,

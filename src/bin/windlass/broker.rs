@@ -47,7 +47,7 @@ pub fn run(arguments: Arguments) -> Result<bool, Ended> {
     for addr in arguments.join.iter().flat_map(|list| list.split([';', ','])) {
         builder = builder.join(addr.trim());
     }
-    let broker = builder.start().map_err(|error| Ended::Misuse(error.to_string()))?;
+    let broker = builder.start()?;
     let names = arguments.join.unwrap_or_else(|| broker.name_server_addr().to_string());
     let mut out = std::io::stdout().lock();
     writeln!(out, "ready name-server={names} broker={}", broker.broker_addr())?;

@@ -90,8 +90,7 @@ pub fn run(arguments: Arguments) -> Result<bool, Ended> {
         .batch(u32::from(arguments.batch), Duration::ZERO)
         .observer(move |event: &Event| events.event(event))
         .handler(move |batch: &Batch<'_>| handling.handle(batch))
-        .start()
-        .map_err(|error| Ended::Misuse(error.to_string()))?;
+        .start()?;
     let why = stop.wait();
     let report = consumer.shutdown(STOP + printer.takes);
     client.shutdown(Duration::from_secs(2));

@@ -14,7 +14,7 @@ mod stop;
 
 use clap::{Args, Parser, Subcommand};
 use std::process::ExitCode;
-use windlass::Error;
+use windlass::{Error, StartError};
 
 /// Runs an embedded RocketMQ broker, produces to, consumes from and measures this broker or an Apache RocketMQ cluster.
 #[derive(Parser)]
@@ -71,6 +71,12 @@ impl From<Error> for Ended {
             Error::Config(_) => Self::Misuse(error.to_string()),
             other => Self::Failed(other.to_string()),
         }
+    }
+}
+
+impl From<StartError> for Ended {
+    fn from(error: StartError) -> Self {
+        Self::Misuse(error.to_string())
     }
 }
 

@@ -62,6 +62,8 @@ fn kind(error: &Error) -> &'static str {
         Error::Message { .. } => "message",
         Error::Revoked { .. } => "revoked",
         Error::NotDrained { .. } => "not_drained",
+        Error::Commit { .. } => "commit",
+        Error::InUse { .. } => "in_use",
         Error::Io { .. } => "io",
         Error::Store { .. } => "store",
         Error::Overloaded { .. } => "overloaded",

@@ -68,8 +68,8 @@ pub fn event(event: &Event) -> Value {
         Event::SendBackFailed { group, queue, offset: at, detail } => {
             place(&mut put, group, queue, &[("offset", offset(*at)), ("detail", json!(detail))]);
         }
-        Event::CommitFailed { group, queue, offset: at, detail, times } => {
-            let facts = [("offset", offset(*at)), ("detail", json!(detail)), ("times", json!(times))];
+        Event::CommitFailed { group, queue, offset: at, error, times } => {
+            let facts = [("offset", offset(*at)), ("detail", json!(error.to_string())), ("times", json!(times))];
             place(&mut put, group, queue, &facts);
         }
         Event::OffsetCorrected { group, queue, from, to } => {

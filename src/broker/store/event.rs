@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::queue::StoreQueue;
-use crate::error::{ConfigError, Error};
+use crate::error::{ConfigError, StartError};
 
 /// Hears what happens in a store. Called on whatever thread it happens on, never under a lock of the store; must not
 /// block and must not call back into an append.
@@ -241,14 +241,13 @@ impl From<ConfigError> for OpenError {
     }
 }
 
-impl From<OpenError> for Error {
+impl From<OpenError> for StartError {
     fn from(error: OpenError) -> Self {
         match error {
             OpenError::Config(error) => Self::Config(error),
             OpenError::Io { doing, source } => Self::Io { doing, source },
-            other @ (OpenError::InUse { .. } | OpenError::Version { .. } | OpenError::Damaged { .. }) => {
-                Self::Store { what: other.to_string() }
-            }
+            OpenError::InUse { place, pid } => Self::StoreInUse { dir: place, pid },
+            other @ (OpenError::Version { .. } | OpenError::Damaged { .. }) => Self::Store { what: other.to_string() },
         }
     }
 }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::claim::Stage;
+use super::outcome::CommitError;
 use super::pulled::Pulled;
 use crate::consume::chunk::Epoch;
 use crate::consume::progress::Round;
@@ -96,17 +97,21 @@ impl Core {
         out: &mut Out<Timer>,
     ) {
         let result = result.and_then(|answer| answer.done());
-        if let Err(error) = &result
-            && error.code().is_none()
-            && let Some(topic) = self.claims.get(&epoch).map(|claim| Arc::clone(&claim.queue.topic))
-        {
-            self.route_doubted(&topic, now, out);
+        let Some(queue) = self.claims.get(&epoch).map(|claim| claim.queue.clone()) else { return };
+        if result.as_ref().is_err_and(|error| error.code().is_none()) {
+            self.route_doubted(&queue.topic, now, out);
         }
-        self.commit_ended(epoch, result.map_err(|error| error.to_string()), now, out);
+        self.commit_ended(epoch, result.map_err(|error| CommitError::of_call(error, queue.broker)), now, out);
     }
 
     /// The commit of a claim is over: stored, or why not.
-    pub(super) fn commit_ended(&mut self, epoch: Epoch, result: Result<(), String>, now: Nanos, out: &mut Out<Timer>) {
+    pub(super) fn commit_ended(
+        &mut self,
+        epoch: Epoch,
+        result: Result<(), CommitError>,
+        now: Nanos,
+        out: &mut Out<Timer>,
+    ) {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let (progress, failures) = match &mut claim.stage {
             Stage::Active(active) => (&mut active.progress, &mut active.commit_failures),
@@ -116,6 +121,7 @@ impl Core {
         // What a user's own store has is stored, whatever becomes of the broker's copy; a later round writes that again.
         let stored = result.is_ok() || progress.is_stored();
         progress.answered(stored);
+        let result = result.map_err(|error| if stored { CommitError::Copy(Box::new(error)) } else { error });
         let offset = progress.seen();
         *failures = if result.is_ok() { 0 } else { failures.saturating_add(1) };
         let times = *failures;
@@ -128,11 +134,10 @@ impl Core {
             Stage::Active(_) if !stored => self.progress_moved(now, out),
             Stage::Active(_) | Stage::Locating(_) => {}
         }
-        if let Err(detail) = result
+        if let Err(error) = result
             && (times == 1 || times % 20 == 0)
         {
-            let detail = if stored { format!("the broker's copy: {detail}") } else { detail };
-            self.tell(id, Event::CommitFailed { group, queue, offset, detail, times });
+            self.tell(id, Event::CommitFailed { group, queue, offset, error, times });
         }
     }
 }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::assign::Assign;
+use super::outcome::CommitError;
 use super::pulled::Pulled;
 use super::settings::PushSettings;
 use crate::consume::claim::Consumer;
 use crate::consume::progress::OffsetStore;
 use crate::consume::queue::Tally;
-use crate::error::{ConfigError, Error};
+use crate::error::{Error, StartError};
 use crate::model::sort::sort_by;
 use crate::model::tags::TagExpression;
 use crate::model::{Queue, QueueOffset, SortedMap, SortedSet, names};
@@ -101,7 +102,7 @@ pub struct ConsumerReport {
     /// were given up earlier.
     pub committed: BTreeMap<Queue, QueueOffset>,
     /// Queues whose last commit was not acknowledged, and why.
-    pub failed_commits: Vec<(Queue, String)>,
+    pub failed_commits: Vec<(Queue, CommitError)>,
 }
 
 impl ConsumerReport {
@@ -317,15 +318,14 @@ impl Core {
     pub(in crate::rocketmq) fn start_group(
         &mut self,
         spec: ConsumerSpec,
-        answer: Giver<Result<ConsumerId, Error>>,
+        answer: Giver<Result<ConsumerId, StartError>>,
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
         let refused = if self.ending.is_some() {
-            Some(Error::Closed)
+            Some(StartError::Closed)
         } else if self.groups.values().any(|group| group.spec.group == spec.group) {
-            let allowed = "a group that does not run in this client yet".to_owned();
-            Some(ConfigError { field: "group", value: spec.group.to_string(), allowed }.into())
+            Some(StartError::GroupInUse { group: spec.group.to_string() })
         } else {
             None
         };

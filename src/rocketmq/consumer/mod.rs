@@ -9,6 +9,7 @@ pub mod group;
 pub mod handler;
 pub mod intake;
 pub mod offset;
+pub mod outcome;
 pub mod pull;
 pub mod pulled;
 pub mod push;

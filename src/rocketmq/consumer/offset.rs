@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::claim::Stage;
 use super::group::ConsumerId;
+use super::outcome::CommitError;
 use crate::consume::chunk::Epoch;
 use crate::consume::progress::{OffsetStore, OffsetStoreError};
 use crate::model::{Queue, QueueOffset};
@@ -18,9 +19,12 @@ use crate::work::clock::Nanos;
 use crate::work::fence::fenced;
 
 /// Why a store was not asked: the serve lane has no room.
-const NOT_ASKED: &str = "the offset store was not asked: too much waits";
+const NOT_ASKED: &str = "was not asked: too much waits";
 /// How long a serve thread waits for a place in the inbox if its own places are taken; the loop looks at it every turn.
 const POST: Duration = Duration::from_secs(10);
+
+/// Why a store has not done what it was asked.
+type StoreFailure = Arc<dyn std::error::Error + Send + Sync>;
 
 /// What a store has answered.
 pub enum Stored {
@@ -28,15 +32,15 @@ pub enum Stored {
     Loaded {
         /// The claim.
         epoch: Epoch,
-        /// `Ok(None)`: the store has nothing. The text is the store's, for an event.
-        result: Result<Option<QueueOffset>, String>,
+        /// `Ok(None)`: the store has nothing.
+        result: Result<Option<QueueOffset>, StoreFailure>,
     },
     /// Whether progress is kept.
     Kept {
         /// The claims whose progress it was.
         epochs: Vec<Epoch>,
-        /// The text is the store's, for an event.
-        result: Result<(), String>,
+        /// As the store says.
+        result: Result<(), StoreFailure>,
     },
 }
 
@@ -63,11 +67,16 @@ fn bring(handle: &Handle<Command>, answer: Stored) {
 }
 
 /// Calls the user's code; a panic is its error.
-fn answered<T>(call: impl FnOnce() -> Result<T, OffsetStoreError>) -> Result<T, String> {
+fn answered<T>(call: impl FnOnce() -> Result<T, OffsetStoreError>) -> Result<T, StoreFailure> {
     match fenced(call) {
-        Ok(result) => result.map_err(|error| format!("the offset store: {error}")),
-        Err(text) => Err(format!("the offset store panicked: {text}")),
+        Ok(result) => result.map_err(Arc::from),
+        Err(text) => Err(in_words(&format!("panicked: {text}"))),
     }
+}
+
+/// What is no error of the store's own.
+fn in_words(text: &str) -> StoreFailure {
+    OffsetStoreError::from(text).into()
 }
 
 impl Core {
@@ -86,7 +95,7 @@ impl Core {
             bring(&handle, Stored::Loaded { epoch, result });
         });
         if asked.is_err() {
-            self.own_loaded(epoch, Err(NOT_ASKED.to_owned()), now, out);
+            self.own_loaded(epoch, Err(in_words(NOT_ASKED)), now, out);
         }
         true
     }
@@ -114,7 +123,7 @@ impl Core {
                 bring(&handle, Stored::Kept { epochs: of, result });
             });
             if asked.is_err() {
-                self.stored(Stored::Kept { epochs, result: Err(NOT_ASKED.to_owned()) }, now, out);
+                self.stored(Stored::Kept { epochs, result: Err(in_words(NOT_ASKED)) }, now, out);
             }
         }
     }
@@ -134,7 +143,7 @@ impl Core {
     fn own_loaded(
         &mut self,
         epoch: Epoch,
-        result: Result<Option<QueueOffset>, String>,
+        result: Result<Option<QueueOffset>, StoreFailure>,
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
@@ -145,13 +154,13 @@ impl Core {
             }
             Ok(Some(offset)) => self.start_at(epoch, offset, Some(offset), now, out),
             Ok(None) => self.ask_stored_offset(epoch, now, out),
-            Err(detail) => self.not_located(epoch, &detail, now, out),
+            Err(source) => self.not_located(epoch, &CommitError::Store { source }.to_string(), now, out),
         }
     }
 
-    fn own_kept(&mut self, epoch: Epoch, result: &Result<(), String>, now: Nanos, out: &mut Out<Timer>) {
-        if let Err(detail) = result {
-            self.commit_ended(epoch, Err(detail.clone()), now, out);
+    fn own_kept(&mut self, epoch: Epoch, result: &Result<(), StoreFailure>, now: Nanos, out: &mut Out<Timer>) {
+        if let Err(source) = result {
+            self.commit_ended(epoch, Err(CommitError::Store { source: Arc::clone(source) }), now, out);
             return;
         }
         let Some(claim) = self.claims.get_mut(&epoch) else { return };

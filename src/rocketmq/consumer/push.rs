@@ -17,7 +17,7 @@ use crate::consume::claim::Consumer;
 use crate::consume::listener::IntoOutcome;
 use crate::consume::pool::Pool;
 use crate::consume::progress::OffsetStore;
-use crate::error::{ConfigError, Error};
+use crate::error::{ConfigError, Error, StartError};
 use crate::model::StartFrom;
 use crate::rocketmq::client::Client;
 use crate::rocketmq::events::{Event, Observer};
@@ -226,8 +226,9 @@ impl PushConsumerBuilder {
     /// Checks the settings and joins the group. An unknown topic is no error: the consumer waits for it.
     ///
     /// # Errors
-    /// `Config` names the setting, and nothing was started; `Io` if the system refuses threads; `Closed`.
-    pub fn start(self) -> Result<PushConsumer, Error> {
+    /// [`StartError::Config`] names the setting; [`StartError::GroupInUse`] if this client has a consumer of the group;
+    /// [`StartError::Io`] if the system refuses threads; [`StartError::Closed`]. Nothing was started then.
+    pub fn start(self) -> Result<PushConsumer, StartError> {
         let settings = self.wanted.check()?;
         let code = self.code.ok_or_else(|| ConfigError {
             field: "handler",

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::claim::Stage;
 use super::group::{ConsumerId, ConsumerReport, GroupStage};
+use super::outcome::CommitError;
 use super::pull::Pull;
 use super::pulled::Pulled;
 use crate::consume::chunk::Epoch;
@@ -39,7 +40,7 @@ pub(in crate::rocketmq) struct Giving {
     /// Failed commits in a row.
     pub failures: u32,
     /// Why the last commit failed.
-    pub error: Option<String>,
+    pub error: Option<CommitError>,
 }
 
 /// Why a claim is given up.
@@ -217,7 +218,8 @@ impl Core {
                 group.report.committed.insert(claim.queue.clone(), committed);
             }
             if failed && giving.why == Why::Stopped {
-                let why = giving.error.unwrap_or_else(|| "no answer in time".to_owned());
+                // What is on its way now counts for more than what an earlier attempt came to.
+                let why = giving.error.filter(|_| !giving.progress.is_under_way()).unwrap_or(CommitError::OutOfTime);
                 group.report.failed_commits.push((claim.queue.clone(), why));
             }
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::error::Error;
+use crate::error::StartError;
 use crate::rocketmq::client::Client;
 
 use super::send::{Core, Producer};
@@ -116,8 +116,8 @@ impl ProducerBuilder {
     /// is looked up by the first send to it.
     ///
     /// # Errors
-    /// [`Error::Config`] naming the setting; [`Error::Closed`] if the client has been shut down.
-    pub fn start(self) -> Result<Producer, Error> {
+    /// [`StartError::Config`] naming the setting; [`StartError::Closed`] if the client has been shut down.
+    pub fn start(self) -> Result<Producer, StartError> {
         let settings = Settings::checked(self.group, self.asked)?;
         Core::start(&self.client, settings)
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::error::{Attempt, Error, Stored};
+use crate::error::{Attempt, Error, StartError, Stored};
 use crate::model::{Message, Queue, QueueOffset};
 use crate::rocketmq::client::{Client, Shared};
 use crate::rocketmq::port::{Answer, Ask, CallError, SendAnswer, Target};
@@ -59,7 +59,7 @@ pub(super) struct Core {
 }
 
 impl Core {
-    pub(super) fn start(client: &Client, settings: Settings) -> Result<Producer, Error> {
+    pub(super) fn start(client: &Client, settings: Settings) -> Result<Producer, StartError> {
         let shared = Arc::clone(client.shared());
         shared.register_producer(&settings.group)?;
         let permits = Permits::new(settings.in_flight_messages, settings.in_flight_bytes);

@@ -107,24 +107,30 @@ impl Dispatcher {
     }
 
     /// Deletes a topic (215), its messages and the offsets of all groups in it. Pulls that wait for it are answered.
+    /// Answers the position of the log up to which it must be durable, so that no power cut brings the topic back.
     ///
     /// # Errors
-    /// A topic of the broker itself; what the store says.
-    pub fn delete_topic(&self, name: &str, out: &mut Outbox) -> Result<(), Refusal> {
+    /// A topic of the broker itself; what the store says, and then the topic stays.
+    pub fn delete_topic(&self, name: &str, out: &mut Outbox) -> Result<u64, Refusal> {
         if is_system(name, self.settings.own()) {
             let remark = format!("The topic[{name}] is conflict with system topic.");
             return Err(Refusal::new(self.settings.compat.invalid_parameter(), remark));
         }
         let now_ms = self.clock.wall_ms();
-        self.topics.lock().delete(name, now_ms);
+        // Before the mark: a send that finds the topic behind it would store what nobody can read.
+        let had = self.topics.lock().delete(name, now_ms);
+        let deleted = self.store.delete_topic(name, now_ms);
+        if let (Err(_), Some(topic)) = (&deleted, had) {
+            self.topics.lock().restore(topic);
+        }
         self.topics_changed();
-        self.store.delete_topic(name, now_ms).map_err(super::send::store_refusal)?;
+        let deleted = deleted.map_err(super::send::store_refusal)?;
         self.offsets.lock().forget_topic(name);
         let mut waiting = Vec::new();
         self.holds.lock().take_topic(name, &mut waiting);
         self.answer_held(waiting, out);
         log::info!(target: "windlass::broker", "topic deleted: topic={name}");
-        Ok(())
+        Ok(deleted.end)
     }
 
     /// One topic (351).

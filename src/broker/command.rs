@@ -147,9 +147,7 @@ impl<'f> Call<'_, 'f> {
             request::CONSUMER_SEND_MSG_BACK => {
                 let request = self.header::<SendBackRequest<'_>>()?;
                 let end = dispatcher.send_back(self.sender(), &request, self.outbox)?;
-                let waits = dispatcher.is_sync() && !self.command.is_oneway();
-                let waits = waits && dispatcher.back_waits_for_disk(self.session, self.ticket(), end);
-                Ok(if waits { Reply::Later } else { Reply::done() })
+                Ok(self.once_durable(end))
             }
             request::HEART_BEAT => self.heartbeat(),
             request::UNREGISTER_CLIENT => {
@@ -166,6 +164,13 @@ impl<'f> Call<'_, 'f> {
             request::LOCK_BATCH_MQ | request::UNLOCK_BATCH_MQ => self.locks(),
             _ => tools_command::tools(self),
         }
+    }
+
+    /// Success, under `Flush::Sync` once the log is durable up to `end`.
+    pub(super) fn once_durable(&self, end: u64) -> Reply {
+        let waits = self.dispatcher.is_sync() && !self.command.is_oneway();
+        let waits = waits && self.dispatcher.done_waits_for_disk(self.session, self.ticket(), end);
+        if waits { Reply::Later } else { Reply::done() }
     }
 
     fn send(&mut self) -> Result<Reply, Refusal> {

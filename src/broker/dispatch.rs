@@ -365,7 +365,7 @@ impl Dispatcher {
             let ticket = done.ticket;
             let delivery = match done.reply {
                 Some(reply) => Delivery::Stored { ticket, reply: SendReply { code, ..reply } },
-                None => Delivery::CameBack { ticket, code },
+                None => Delivery::Done { ticket, code },
             };
             out.push((done.session, delivery));
         }

@@ -136,8 +136,8 @@ impl Dispatcher {
         self.wait_until(session, ticket, sent.end, || Some(sent.reply.clone()))
     }
 
-    /// The same for a message that came back, whose bytes end at `end`.
-    pub fn back_waits_for_disk(&self, session: &Arc<Session>, ticket: Ticket, end: u64) -> bool {
+    /// The same for what is answered by success alone and whose bytes end at `end`.
+    pub fn done_waits_for_disk(&self, session: &Arc<Session>, ticket: Ticket, end: u64) -> bool {
         self.wait_until(session, ticket, end, || None)
     }
 

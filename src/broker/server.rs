@@ -296,7 +296,7 @@ impl Server {
             }
             Delivery::Pulled { ticket, reply } => self.write(conn, ticket, &Reply::Pull(reply), out),
             Delivery::Stored { ticket, reply } => self.write(conn, ticket, &Reply::Send(reply), out),
-            Delivery::CameBack { ticket, code } => self.write(conn, ticket, &Reply::came_back(code), out),
+            Delivery::Done { ticket, code } => self.write(conn, ticket, &Reply::came_back(code), out),
             Delivery::Close => out.close(conn),
         }
     }

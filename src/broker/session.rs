@@ -65,8 +65,9 @@ pub enum Delivery {
         /// The answer.
         reply: SendReply,
     },
-    /// The answer to a message that came back (36) and waited for the disk.
-    CameBack {
+    /// The answer to what waited for the disk and has nothing to say but that it is done: a message that came back (36),
+    /// a topic that was deleted.
+    Done {
         /// Which.
         ticket: Ticket,
         /// 0, or FLUSH_DISK_TIMEOUT, which a client takes for a failure.

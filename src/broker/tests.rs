@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender as Channel, channel};
 use std::time::Duration;
 
+use super::command;
 use super::dispatch::{Alarm, Dispatcher, FLUSH_WAIT, Parts, Refusal, Watcher};
 use super::groups::GroupSettings;
 use super::pull::{PullReply, Pulled};
+use super::reply::Reply;
 use super::send::{SendReply, Sender, Sent};
 use super::session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket};
 use super::settings::{Compat, Settings};
@@ -14,12 +16,13 @@ use super::state::Saved;
 use super::store::{Flush, Options, Store};
 use super::topics::Topic;
 use crate::disk::{Disk, Fault, FaultyDisk};
-use crate::wire::remoting::codes::{answer, pull_flag};
-use crate::wire::remoting::command::Codec;
+use crate::wire::remoting::codes::{answer, pull_flag, request};
+use crate::wire::remoting::command::{Codec, Command, Head, write};
 use crate::wire::remoting::offset::{QueryOffsetRequest, UpdateOffsetRequest};
 use crate::wire::remoting::pull::PullRequest;
 use crate::wire::remoting::record::{Check, Record};
 use crate::wire::remoting::send::{SendBackRequest, SendRequest};
+use crate::wire::remoting::topics::TopicRequest;
 use crate::work::clock::TestClock;
 
 /// Nobody runs turns but the test itself.
@@ -440,6 +443,46 @@ fn e_126_a_deleted_topic_stays_deleted_and_a_new_one_starts_at_zero() {
         assert_eq!(after.bodies("t"), [b"new"]);
         assert_eq!(after.dispatcher.offsets.lock().find("g", "t", 0), None);
     }
+}
+
+/// With synchronous flushing a deletion is answered once its mark is durable; one that the store refuses deletes nothing.
+#[test]
+fn a_deletion_is_answered_once_the_disk_has_it_and_a_refused_one_leaves_the_topic() {
+    let disk = FaultyDisk::new();
+    let node = Node::new(&disk, Flush::Sync, Settings::default());
+    for topic in ["gone", "stays"] {
+        node.send(topic, "", b"x").unwrap();
+    }
+    node.dispatcher.store().flush_step().unwrap();
+    let delete = |topic: &str, opaque| {
+        let (mut frame, mut outbox) = (Vec::new(), Vec::new());
+        let head = Head::request(request::DELETE_TOPIC_IN_BROKER, opaque);
+        write(
+            &mut frame,
+            Codec::Json,
+            &head,
+            &TopicRequest { topic: topic.into(), cluster_name: None, logical: None },
+            &[],
+        )
+        .unwrap();
+        let command = Command::read(&frame[4..]).unwrap();
+        let reply = command::handle(&node.dispatcher, &node.session, command::Face::Broker, &command, &mut outbox);
+        node.hand_on(&mut outbox);
+        reply
+    };
+    assert!(matches!(delete("gone", 7), Reply::Later));
+    node.turn();
+    assert!(node.heard.try_recv().is_err(), "not durable");
+    node.dispatcher.store().flush_step().unwrap();
+    node.turn();
+    let told = node.heard.try_recv();
+    let done = matches!(&told, Ok(Delivery::Done { ticket: Ticket { opaque: 7, .. }, code: answer::SUCCESS }));
+    assert!(done, "{told:?}");
+    node.send("stays", "", b"y").unwrap();
+    disk.fail_at(0, Fault::Error);
+    assert!(node.dispatcher.store().flush_step().is_err(), "takes no more");
+    assert!(matches!(delete("stays", 8), Reply::Plain { code: answer::SERVICE_NOT_AVAILABLE, .. }));
+    assert!(node.dispatcher.topic("stays").is_ok() && node.dispatcher.topic("gone").is_err());
 }
 
 /// A deleted topic answers the pulls that wait for it.

@@ -30,8 +30,8 @@ pub fn tools(call: &mut Call<'_, '_>) -> Result<Reply, Refusal> {
             Ok(Reply::done())
         }
         request::DELETE_TOPIC_IN_BROKER => {
-            dispatcher.delete_topic(&call.header::<TopicRequest<'_>>()?.topic, call.outbox)?;
-            Ok(Reply::done())
+            let end = dispatcher.delete_topic(&call.header::<TopicRequest<'_>>()?.topic, call.outbox)?;
+            Ok(call.once_durable(end))
         }
         request::GET_TOPIC_CONFIG => {
             let topic = dispatcher.topic(&call.header::<TopicRequest<'_>>()?.topic)?;

@@ -191,13 +191,18 @@ impl Topics {
         topic
     }
 
-    /// Deletes (code 215). False if there was none.
-    pub fn delete(&mut self, name: &str, now_ms: i64) -> bool {
-        let was = self.table.remove(name).is_some();
-        if was {
+    /// Deletes (code 215). `None` if there was none.
+    pub fn delete(&mut self, name: &str, now_ms: i64) -> Option<Arc<Topic>> {
+        let was = self.table.remove(name);
+        if was.is_some() {
             self.version.step(now_ms);
         }
         was
+    }
+
+    /// Takes a deletion back, unless the topic has been made anew meanwhile.
+    pub fn restore(&mut self, topic: Arc<Topic>) {
+        self.table.entry(topic.name.clone()).or_insert(topic);
     }
 
     /// The topic of a send that found none: a copy of the template the sender names, if that may be inherited. A
@@ -303,7 +308,7 @@ mod tests {
         topics.change(Topic { read_queues: 4, ..Topic::new("t", 2, 4) }, 2);
         let topic = topics.find("t").unwrap();
         assert_eq!((topic.read_queues, topic.write_queues, topic.perm), (4, 2, 4));
-        assert!(topics.delete("t", 3) && !topics.delete("t", 4));
+        assert!(topics.delete("t", 3).is_some() && topics.delete("t", 4).is_none());
         assert_eq!(topics.version(), Version { timestamp: 3, counter: 3 });
     }
 

@@ -96,7 +96,7 @@ impl Outlet for Desk {
         let (slip, result) = match delivery {
             Delivery::Pulled { ticket, reply } => (ticket, pulled(reply)),
             Delivery::Stored { ticket, reply } => (ticket, Ok(sent(&reply))),
-            Delivery::CameBack { ticket, code } => (ticket, framed(&Reply::came_back(code), ticket, VERSION)),
+            Delivery::Done { ticket, code } => (ticket, framed(&Reply::came_back(code), ticket, VERSION)),
             Delivery::MembersChanged { group } => {
                 let mut frame = Vec::new();
                 write_members_changed(0, VERSION, &group, &mut frame);

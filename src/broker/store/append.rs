@@ -243,11 +243,12 @@ impl Store {
     /// again. Handles on its queues refuse appends from now on.
     ///
     /// # Errors
-    /// See [`AppendError`]; nothing is deleted then.
-    pub fn delete_topic(&self, topic: &str, now_ms: i64) -> Result<(), AppendError> {
+    /// See [`AppendError`]; nothing is deleted then. Answers the mark, behind which it is deleted for good once that is
+    /// durable.
+    pub fn delete_topic(&self, topic: &str, now_ms: i64) -> Result<Appended, AppendError> {
         let appended = self.shared.append_mark(Mark::TopicDeleted(topic), now_ms)?;
         self.shared.queues.forget_deleted(topic, appended.physical - ENVELOPE as u64);
-        Ok(())
+        Ok(appended)
     }
 }
 

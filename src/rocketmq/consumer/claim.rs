@@ -69,6 +69,10 @@ pub(in crate::rocketmq) struct Active {
     /// Up to where answers have been taken in.
     pub taken: QueueOffset,
     pub pull: Pull,
+    /// When the last pull went out.
+    pub asked_at: Nanos,
+    /// Answers in a row that came at once, brought nothing and led nowhere.
+    pub standing: u32,
     /// Failed pulls in a row.
     pub failures: u32,
     /// Of them, those for which the broker was there: it refused, or broke off.
@@ -383,6 +387,8 @@ impl Core {
             next: at,
             taken: at,
             pull: Pull::Due,
+            asked_at: now,
+            standing: 0,
             failures: 0,
             refusals: 0,
             // An offset that the broker does not have is committed at once: else a group that has seen nothing yet

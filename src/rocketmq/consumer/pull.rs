@@ -47,6 +47,22 @@ const LOOK_MOST: Duration = Duration::from_millis(640);
 /// only be the next to break.
 const AT_ONCE: u32 = 2;
 
+/// Answers in a row that came at once, brought nothing and led nowhere, after which the next pull waits: a broker that
+/// holds no pull would be asked as fast as the network goes.
+const STANDING: u32 = 4;
+/// An answer came at once if it came within this, or within half the time that the pull may be held for.
+const AT_ONCE_MOST: Duration = Duration::from_millis(100);
+/// The longest wait between pulls that stand still.
+const STANDING_MOST: Duration = Duration::from_secs(1);
+/// How often such answers are told: the first time, and each time that there are as many again.
+const STANDING_TOLD: u32 = 60;
+/// How far behind the queue's end an answer may lead. It may do so a little: the end was looked at before the messages
+/// were, and what has been removed is skipped by the file.
+///
+/// Source: apache/rocketmq@rocketmq-all-4.9.3 store/src/main/java/org/apache/rocketmq/store/DefaultMessageStore.java
+/// (`getMessage`)
+const FAR: i64 = 1 << 20;
+
 /// What the next pull of a claim waits for.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rocketmq) enum Pull {
@@ -257,6 +273,7 @@ impl Core {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let Stage::Active(active) = &mut claim.stage else { return };
         let before = std::mem::replace(&mut active.pull, Pull::Out(ticket));
+        active.asked_at = now;
         if matches!(before, Pull::Full(..) | Pull::Budget(_) | Pull::Paused) {
             claim.heard = now;
         }
@@ -276,6 +293,7 @@ impl Core {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let Some(settings) = self.groups.get(&claim.group).map(|group| &group.spec.settings.pull) else { return };
         let (batch, interval) = (settings.batch, settings.interval);
+        let at_once = AT_ONCE_MOST.min(self.context.settings.timing.hold / 2);
         let Stage::Active(active) = &mut claim.stage else { return };
         active.pull = Pull::Due;
         let asked = active.next;
@@ -297,7 +315,12 @@ impl Core {
                 let room = active.work.queue().held_messages() + u64::from(batch) <= limits.messages
                     && (active.work.queue().held_bytes() + come as u64) >> 20 < limits.mebibytes;
                 let waiting = room && active.damaged == Damaged::No && next.0 < header.max_offset;
-                if code == answer::SUCCESS && !interval.is_zero() {
+                let stands = next == asked && frames.all().is_empty() && now.since(active.asked_at) < at_once;
+                active.standing = if stands { active.standing.saturating_add(1) } else { 0 };
+                let standing = active.standing;
+                if standing > STANDING {
+                    self.stand(epoch, standing - STANDING, now, out);
+                } else if code == answer::SUCCESS && !interval.is_zero() {
                     self.wait(epoch, now + interval, out);
                 } else if waiting {
                     // More is there: the broker works on it while this answer is indexed. If nothing is, the small
@@ -311,6 +334,18 @@ impl Core {
             }
             Err(error) => self.pull_failed(epoch, &error, now, out),
         }
+    }
+
+    /// The broker answers at once and with nothing, for the `times`-th time more than it may.
+    fn stand(&mut self, epoch: Epoch, times: u32, now: Nanos, out: &mut Out<Timer>) {
+        self.wait(epoch, now + backoff(THROTTLED, times - 1, STANDING_MOST), out);
+        if times != 1 && times % STANDING_TOLD != 0 {
+            return;
+        }
+        let Some(claim) = self.claims.get(&epoch) else { return };
+        let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
+        let detail = "answered at once, without messages and at the same offset".to_owned();
+        self.tell(id, Event::PullFailed { group, queue, detail, times });
     }
 
     /// Pulls that wait at an address which their broker has left are asked for at its new one, and not only when the old
@@ -600,10 +635,19 @@ fn opened(answer: Answer) -> Result<(i32, PullAnswer, Frames), CallError> {
 }
 
 /// Refuses an answer that leads back to the pull it answers: asked at once, it would go round without end, and messages
-/// that came with it would be delivered each time.
+/// that came with it would be delivered each time. And one that leads far beyond the end of the queue that it names: what
+/// is stored before that would never be asked for, and the group's offset would be there.
 fn going_on(answer: (i32, PullAnswer, Frames), asked: QueueOffset) -> Result<(i32, PullAnswer, Frames), CallError> {
     let (code, header, frames) = &answer;
     let next = header.next_begin_offset;
+    let end = match *code {
+        // What was asked for is what is wrong.
+        answer::PULL_OFFSET_MOVED => header.max_offset,
+        _ => header.max_offset.max(asked.0),
+    };
+    if next > end.max(0).saturating_add(FAR).min(i64::MAX - FAR) {
+        return Err(crate::error::WireError::BadValue { what: "nextBeginOffset", found: next }.into());
+    }
     match *code {
         answer::SUCCESS if next <= asked.0 && !frames.all().is_empty() => {
             Err(crate::error::WireError::BadValue { what: "nextBeginOffset", found: next }.into())
@@ -646,5 +690,23 @@ mod tests {
         assert!(at(answer::SUCCESS, b"", 5).is_ok() && at(answer::PULL_NOT_FOUND, b"", 5).is_ok());
         assert!(at(answer::PULL_OFFSET_MOVED, b"", 700).is_ok());
         assert_eq!(at(answer::PULL_OFFSET_MOVED, b"", 5).unwrap_err().code(), Some(21));
+    }
+
+    #[test]
+    fn an_answer_that_leads_far_beyond_the_queue_is_a_failure() {
+        let at = |code, next, max, asked| {
+            let answer = Answer::Pulled { code, header: PullAnswer::at(next, 0, max), frames: Vec::new() };
+            going_on(opened(answer).unwrap(), QueueOffset(asked)).is_ok()
+        };
+        for code in [answer::SUCCESS, answer::PULL_NOT_FOUND, answer::PULL_RETRY_IMMEDIATELY, answer::PULL_OFFSET_MOVED]
+        {
+            assert!(at(code, 9, 9, 8) && at(code, 9 + FAR, 9, 8) && !at(code, 10 + FAR, 9, 8), "{code}");
+            for (next, max) in [(i64::MAX, 9), (i64::MAX, -1), (i64::MAX, i64::MAX), (i64::MAX - 1, i64::MAX)] {
+                assert!(!at(code, next, max, 8), "{code} {next} {max}");
+            }
+        }
+        // A slave behind its master holds the pull where it is.
+        assert!(at(answer::PULL_NOT_FOUND, FAR * 3, 9, FAR * 3));
+        assert!(!at(answer::PULL_OFFSET_MOVED, FAR * 3, 9, FAR * 4));
     }
 }

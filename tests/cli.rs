@@ -312,6 +312,51 @@ fn a_timeout_and_a_signal_before_the_count_exit_with_1_and_a_signal_without_a_co
 }
 
 #[test]
+fn a_timeout_is_the_time_of_the_whole_command_whatever_its_handlers_do() {
+    let broker = Broker::start();
+    broker.run(&["produce", "-t", "T"], "one\ntwo\nthree\n");
+    let begun = Instant::now();
+    let words = ["consume", "-t", "T", "-g", "slow", "--from", "first", "--timeout", "2", "--handler-ms", "40000"];
+    let output = broker.run(&words, "");
+    assert!(begun.elapsed() < Duration::from_secs(8), "{:?}", begun.elapsed());
+    assert_eq!(
+        (output.status.code(), output.stdout.len()),
+        (Some(1), 0),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let (code, messages, _) = broker.json(&consume("T", "slow", &["--count", "3"]), "");
+    let repeats: Vec<&Value> = messages.iter().map(|message| &message["reconsume_times"]).collect();
+    assert_eq!((code, repeats), (0, vec![&Value::from(0); 3]), "nothing was consumed, nothing was sent back");
+}
+
+/// A pipe that somebody has made non-blocking, as shells and event loops do with what they share.
+#[cfg(unix)]
+#[test]
+fn lines_are_whole_on_a_standard_output_that_does_not_block() {
+    let broker = Broker::start();
+    broker.run(&["produce", "-t", "T", "--count", "300", "--size", "3000"], "");
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+    command.args(["consume", "-n", &broker.names]).args(&consume("T", "G", &["--json", "--count", "300"])[1..]);
+    let (stdin, stderr) = (Stdio::null(), Stdio::piped());
+    let child = command.stdin(stdin).stdout(std::os::fd::OwnedFd::from(theirs)).stderr(stderr).spawn().unwrap();
+    drop(command);
+    let mut ours = ours;
+    let mut text = Vec::new();
+    let mut piece = vec![0; 10_000];
+    // Slower than twenty workers.
+    while let Ok(read @ 1..) = ours.read(&mut piece) {
+        text.extend_from_slice(&piece[..read]);
+        std::thread::sleep(Duration::from_millis(3));
+    }
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(objects(&text).len() >= 300);
+}
+
+#[test]
 fn dead_letters_and_tags_and_starting_points() {
     let broker = Broker::start();
     broker.run(&["produce", "-t", "T", "--tag", "a"], "one\n");

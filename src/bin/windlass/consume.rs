@@ -14,8 +14,12 @@ use windlass::{Batch, Client, ConsumerReport, Delivery, Event, Outcome, StartFro
 /// What comes when the count is reached already waits so long before it is handled: the stop arrives meanwhile, so that
 /// no more than one handler call of each worker goes beyond the count.
 const LATE: Duration = Duration::from_millis(100);
-/// Longest orderly end. A handler of --handler-ms gets that time beside it.
+/// Longest orderly end. A handler of --handler-ms gets that time beside it; --timeout leaves both what it leaves.
 const STOP: Duration = Duration::from_secs(10);
+/// What --timeout keeps for the end, and at most a tenth of it: it is the time of the whole command.
+const LAST: Duration = Duration::from_secs(1);
+/// What the end gets if it has begun too late.
+const LEAST: Duration = Duration::from_millis(50);
 
 #[derive(clap::Args)]
 pub struct Arguments {
@@ -36,7 +40,7 @@ pub struct Arguments {
     /// End after this many deliveries; what runs then is finished and printed too.
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after this time, with exit code 1.
+    /// End within this time, with exit code 1. A handler that still runs then has consumed nothing.
     #[arg(long, value_name = "SECONDS", value_parser = moment::seconds)]
     timeout: Option<Duration>,
     /// Handlers that run at once.
@@ -66,6 +70,7 @@ enum Fate {
 /// True if `--count` was reached, or a signal came where there is none.
 pub fn run(arguments: Arguments) -> Result<bool, Ended> {
     let stop = Stop::new(arguments.timeout)?;
+    let last = arguments.timeout.map_or(Duration::ZERO, |timeout| LAST.min(timeout / 10));
     let client = Client::builder()
         .name_servers(arguments.cluster.name_servers()?)
         .workers(usize::from(arguments.workers))
@@ -91,9 +96,10 @@ pub fn run(arguments: Arguments) -> Result<bool, Ended> {
         .observer(move |event: &Event| events.event(event))
         .handler(move |batch: &Batch<'_>| handling.handle(batch))
         .start()?;
-    let why = stop.wait();
-    let report = consumer.shutdown(STOP + printer.takes);
-    client.shutdown(Duration::from_secs(2));
+    let why = stop.wait_but(last);
+    let within = |most: Duration| stop.left().map_or(most, |left| most.min(left.max(LEAST)));
+    let report = consumer.shutdown(within(STOP + printer.takes));
+    client.shutdown(within(Duration::from_secs(2)));
     printer.bar.finish_and_clear();
     printer.summary(&arguments.topic, &report);
     if printer.broken.load(Ordering::Relaxed) {

@@ -68,7 +68,12 @@ impl Stop {
 
     /// Blocks until there is a reason.
     pub fn wait(&self) -> Why {
-        match self.deadline {
+        self.wait_but(Duration::ZERO)
+    }
+
+    /// Blocks until there is a reason, of `--timeout` all but `last`.
+    pub fn wait_but(&self, last: Duration) -> Why {
+        match self.deadline.map(|deadline| deadline.checked_sub(last).unwrap_or(deadline)) {
             Some(deadline) => self.told.recv_deadline(deadline).unwrap_or(Why::Timeout),
             None => self.told.recv().unwrap_or(Why::Done),
         }

@@ -14,6 +14,8 @@ const WARM_UP: u64 = 3000;
 const LONG: Duration = Duration::from_secs(20);
 /// The whole of a drain.
 const DRAIN: Duration = Duration::from_secs(600);
+/// A drain to which nothing has come for so long has all that there is.
+const QUIET: Duration = Duration::from_secs(30);
 
 /// Sends that are on their way or failed.
 #[derive(Default)]
@@ -144,10 +146,19 @@ pub fn drain(arguments: &Arguments) -> Result<bool, Ended> {
         .handler(handler)
         .start()
         .map_err(|error| Ended::Misuse(error.to_string()))?;
-    let missing = |_| Ended::Failed(format!("only {} of {total} messages came", seen.load(Ordering::Relaxed)));
-    told.recv_timeout(DRAIN).map_err(missing)?;
+    let wait = || {
+        let (mut had, until) = (seen.load(Ordering::Relaxed), Instant::now() + DRAIN);
+        while told.recv_timeout(QUIET).is_err() {
+            let has = seen.load(Ordering::Relaxed);
+            if std::mem::replace(&mut had, has) == has || Instant::now() > until {
+                return Err(Ended::Failed(format!("only {has} of {total} messages came")));
+            }
+        }
+        Ok(())
+    };
+    wait()?;
     let begun = Begun::now();
-    told.recv_timeout(DRAIN).map_err(missing)?;
+    wait()?;
     begun.ended().report("drain", seen.load(Ordering::Relaxed), vec![begun.at() - from])?;
     consumer.shutdown(Duration::from_secs(5));
     Ok(true)

@@ -330,6 +330,27 @@ fn a_timeout_is_the_time_of_the_whole_command_whatever_its_handlers_do() {
     assert_eq!((code, repeats), (0, vec![&Value::from(0); 3]), "nothing was consumed, nothing was sent back");
 }
 
+/// What a killed consumer has left does not swallow the first line of the next.
+#[cfg(unix)]
+#[test]
+fn lines_appended_behind_half_a_line_begin_anew() {
+    let broker = Broker::start();
+    broker.run(&["produce", "-t", "T"], "one\ntwo\n");
+    let path = std::env::temp_dir().join(format!("windlass-lines-{}", std::process::id()));
+    for (before, after) in [("", ""), ("{}\n", "{}\n"), ("{}\n{\"to", "{}\n{\"to\n")] {
+        std::fs::write(&path, before).unwrap();
+        let file = std::fs::OpenOptions::new().append(true).open(&path).unwrap();
+        let group = format!("G{}", before.len());
+        let mut command = Command::new(env!("CARGO_BIN_EXE_windlass"));
+        command.args(["consume", "-n", &broker.names]).args(&consume("T", &group, &["--json", "--count", "2"])[1..]);
+        let status = command.stdin(Stdio::null()).stdout(file).stderr(Stdio::null()).status().unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let lines = text.strip_prefix(after).unwrap_or_else(|| panic!("{text}"));
+        assert_eq!((status.code(), objects(lines.as_bytes()).len()), (Some(0), 2), "{text}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
 /// A pipe that somebody has made non-blocking, as shells and event loops do with what they share.
 #[cfg(unix)]
 #[test]

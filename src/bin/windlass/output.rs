@@ -23,7 +23,7 @@ pub fn line(text: &str) -> io::Result<()> {
     let mut out = OUT.lock().unwrap_or_else(PoisonError::into_inner);
     let lines = match &mut *out {
         Some(lines) => lines,
-        none => none.insert(Lines::new(raw_stdout()?)),
+        none => none.insert(Lines { torn: ends_torn(), ..Lines::new(raw_stdout()?) }),
     };
     lines.line(text, None)
 }
@@ -53,6 +53,21 @@ fn raw_stdout() -> io::Result<Raw> {
 #[cfg(not(unix))]
 fn raw_stdout() -> io::Result<Raw> {
     Ok(io::stdout())
+}
+
+/// Whether standard output is a file that ends in mid-line: what wrote there before was killed, and its rest must not
+/// swallow the first line.
+fn ends_torn() -> bool {
+    use io::{Read, Seek};
+    let last = || {
+        let mut file =
+            std::fs::File::open("/dev/fd/1").ok().filter(|file| file.metadata().is_ok_and(|it| it.is_file()))?;
+        file.seek(io::SeekFrom::End(-1)).ok()?;
+        let mut last = [0];
+        file.read_exact(&mut last).ok()?;
+        Some(last)
+    };
+    cfg!(unix) && last().is_some_and(|last| last != *b"\n")
 }
 
 /// Whole lines, each by one write where the system takes it whole: a process that is killed leaves no line without its

@@ -33,6 +33,7 @@ use super::store::{Event, Store, StoreQueue, Watch};
 use super::topics::Topics;
 use crate::wire::remoting::codes::answer;
 use crate::work::clock::{Clock, Nanos};
+use crate::work::pace::Pace;
 use crate::work::ranks::{Rank, Ranked};
 use crate::work::sync::locked;
 
@@ -150,7 +151,15 @@ impl Watch for Watcher {
     }
 
     fn event(&self, event: Event) {
-        log::warn!(target: "windlass::broker", "store: {event:?}");
+        static CACHE: Pace = Pace::new();
+        let times = match event {
+            // Tried again with every segment step, as often as there are appends.
+            Event::CacheFailed { .. } => CACHE.tell(),
+            _ => Some(1),
+        };
+        if let Some(times) = times {
+            log::warn!(target: "windlass::broker", "store: {event:?} times={times}");
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::properties::{self, names as key};
 use crate::wire::remoting::record::{Check, Record};
 use crate::wire::remoting::send::SendBackRequest;
+use crate::work::pace::Pace;
 
 /// The level of a message that comes back for the first time: 10 s.
 const FIRST_LEVEL: i32 = 3;
@@ -52,7 +53,11 @@ impl Dispatcher {
         let mut text = returned_properties(&stored, frame, &way);
         if text.len() > PROPERTIES_MAX && way.level.is_some() {
             // No room for what a retry adds: it would be refused for ever, so it ends here.
-            log::warn!(target: "windlass::broker", "properties too long for a retry, dead letter: group={}", request.group);
+            static LONG: Pace = Pace::new();
+            if let Some(times) = LONG.tell() {
+                let group = &request.group;
+                log::warn!(target: "windlass::broker", "properties too long for a retry, dead letter: group={group} times={times}");
+            }
             way = self.dead_letter(&request.group);
             text = returned_properties(&stored, frame, &way);
         }

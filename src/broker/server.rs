@@ -23,6 +23,7 @@ use crate::net::{Change, Conn, FrameBuf, Handle, Notice, Out, Role, Why};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::command::Command;
 use crate::work::clock::Nanos;
+use crate::work::pace::Pace;
 use crate::work::serve::Lane;
 use crate::work::sync::locked;
 
@@ -197,8 +198,14 @@ impl Server {
 
     fn request(&mut self, conn: Conn, frame: &FrameBuf, out: &mut Out<Timer>) {
         let Ok(command) = Command::read(frame) else {
+            static ODD: Pace = Pace::new();
             let (peer, bytes) = (self.peers.get(&conn).map(|peer| peer.session.peer), frame.len());
-            log::warn!(target: "windlass::broker", "frame cannot be read, connection closed: peer={peer:?} bytes={bytes}");
+            if let Some(times) = ODD.tell() {
+                log::warn!(
+                    target: "windlass::broker",
+                    "frame cannot be read, connection closed: peer={peer:?} bytes={bytes} times={times}"
+                );
+            }
             out.close(conn);
             return;
         };
@@ -262,7 +269,11 @@ impl Server {
         let (dispatcher, mailbox) = (self.dispatcher.clone(), self.mailbox.clone());
         let run = move || mailbox.reply(session, ticket, job(&dispatcher));
         if let Err(refused) = lane.own(run) {
-            log::warn!(target: "windlass::broker", "no room on the serve lane: code={} {refused:?}", ticket.code);
+            static BUSY: Pace = Pace::new();
+            if let Some(times) = BUSY.tell() {
+                let code = ticket.code;
+                log::warn!(target: "windlass::broker", "no room on the serve lane: code={code} {refused:?} times={times}");
+            }
             let reply = Reply::refused(answer::SYSTEM_BUSY, "[OVERLOAD]system busy, too many reads from the disk");
             self.write(conn, ticket, &reply, out);
         }
@@ -390,8 +401,11 @@ impl Role for Server {
                 self.register(at, now, out);
             }
             Change::Closed { why: why @ (Why::InboundFull | Why::OutputFull | Why::WriteStalled) } => {
+                static GIVEN_UP: Pace = Pace::new();
                 let peer = self.peers.get(&conn).map(|peer| peer.session.peer);
-                log::warn!(target: "windlass::broker", "peer given up: peer={peer:?} why={why:?}");
+                if let Some(times) = GIVEN_UP.tell() {
+                    log::warn!(target: "windlass::broker", "peer given up: peer={peer:?} why={why:?} times={times}");
+                }
                 self.ended(conn, now, out);
             }
             Change::Failed { .. } | Change::Closed { .. } => self.ended(conn, now, out),

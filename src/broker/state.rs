@@ -19,6 +19,7 @@ use crate::model::SortedMap;
 use crate::wire::json;
 use crate::wire::remoting::group::{GroupConfigBody, GroupTableBody};
 use crate::wire::remoting::topics::{DataVersion, TopicConfigBody, TopicTableBody};
+use crate::work::pace::Pace;
 use crate::work::sync::{Mutex, locked};
 
 const DIR: &str = "config";
@@ -262,7 +263,7 @@ impl Dispatcher {
             match disk.sync(name) {
                 Ok(()) => kept.push((versions, written)),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => log::warn!(target: "windlass::broker", "state not synced: file={name} error={error}"),
+                Err(error) => not_kept("synced", name, &error),
             }
         }
         match disk.sync_dir(DIR) {
@@ -270,7 +271,7 @@ impl Dispatcher {
             Ok(()) => {
                 kept.into_iter().for_each(|(versions, written)| versions.synced.store(written, Ordering::Release))
             }
-            Err(error) => log::warn!(target: "windlass::broker", "state not synced: dir={DIR} error={error}"),
+            Err(error) => not_kept("synced", DIR, &error),
         }
         self.saved.syncing.store(false, Ordering::Release);
     }
@@ -311,9 +312,16 @@ impl Dispatcher {
         match written {
             Ok(()) => true,
             Err(error) => {
-                log::warn!(target: "windlass::broker", "state not saved: file={name} error={error}");
+                not_kept("saved", name, &error);
                 false
             }
         }
+    }
+}
+/// A state file that could not be written or synced; with a full disk that is every few moments.
+fn not_kept(what: &str, name: &str, error: &io::Error) {
+    static PACE: Pace = Pace::new();
+    if let Some(times) = PACE.tell() {
+        log::warn!(target: "windlass::broker", "state not {what}: file={name} error={error} times={times}");
     }
 }

@@ -23,6 +23,10 @@ use super::reactor::{Settings, first_listener_token};
 use super::role::{Change, Conn, Notice, Out, Why};
 use crate::work::clock::Nanos;
 use crate::work::deadlines::Deadlines;
+use crate::work::pace::Pace;
+
+/// Connections that spoke another protocol.
+static FOREIGN: Pace = Pace::new();
 
 /// Connections accepted from one listener in one turn; the rest follow in the next.
 const ACCEPTS: usize = 64;
@@ -443,9 +447,11 @@ impl Connections {
         if connection.phase == Phase::Closing {
             return;
         }
-        if let Why::Wire(error) = &why {
+        if let Why::Wire(error) = &why
+            && let Some(times) = FOREIGN.tell()
+        {
             let peer = connection.stream.peer_addr().map_or_else(|_| "?".to_owned(), |peer| peer.to_string());
-            info!(target: "windlass::net", "closed, not this protocol: peer={peer} error={error}");
+            info!(target: "windlass::net", "closed, not this protocol: peer={peer} error={error} times={times}");
         }
         self.heard.push_back(Heard::Change(conn, Change::Closed { why }));
     }

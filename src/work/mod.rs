@@ -6,6 +6,7 @@ pub mod clock;
 pub mod deadlines;
 pub mod fence;
 pub mod lifecycle;
+pub mod pace;
 pub mod ranks;
 pub mod serve;
 pub mod sync;

@@ -481,6 +481,11 @@ impl fmt::Display for WireError {
             Self::BadChecksum { stored, computed } => {
                 write!(f, "checksum {computed:#010x}, stored {stored:#010x}")
             }
+            // The three that exist are unknown only to a build that lacks them.
+            Self::Compression { kind: kind @ 1..=3 } => {
+                let codec = ["lz4", "zstd", "zlib"].get(usize::from(*kind) - 1).copied().unwrap_or_default();
+                write!(f, "{codec} is not built in: feature `{codec}` of windlass")
+            }
             Self::Compression { kind } => write!(f, "unknown compression {kind}"),
             Self::Inflate => f.write_str("body does not inflate"),
             Self::InflateTooLong { max } => write!(f, "body inflates to more than {max} bytes"),

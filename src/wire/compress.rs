@@ -152,6 +152,15 @@ pub fn fuzz_inflate(bytes: &[u8], measure: super::Measure) {
 mod tests {
     use super::*;
 
+    /// Its event is all that tells a user why messages become dead letters.
+    #[test]
+    fn a_codec_that_is_not_built_in_is_named_with_its_feature() {
+        for (kind, name) in [(Kind::Zlib, "zlib"), (Kind::Lz4, "lz4"), (Kind::Zstd, "zstd")] {
+            let text = WireError::Compression { kind: kind.number() }.to_string();
+            assert_eq!(text, format!("{name} is not built in: feature `{name}` of windlass"));
+        }
+    }
+
     #[cfg(any(feature = "zlib", feature = "lz4", feature = "zstd"))]
     fn inflated(flag: i32, bytes: &[u8], ceiling: usize) -> Result<Vec<u8>, WireError> {
         let mut out = Vec::new();
@@ -170,7 +179,11 @@ mod tests {
         assert_eq!(inflated(0x301, &zlib, 100).unwrap(), b"abc");
         let gzip = [0x1F, 0x8B, 0x08, 0, 0, 0, 0, 0, 0, 0x03, 0x4B, 0x4C, 0x4A, 0x06, 0];
         assert_eq!(inflated(0x001, &gzip, 100), Err(WireError::Inflate));
-        assert_eq!(inflated(0x401, &zlib, 100), Err(WireError::Compression { kind: 4 }));
+        let unknown = WireError::Compression { kind: 4 };
+        assert_eq!(
+            (inflated(0x401, &zlib, 100), unknown.to_string()),
+            (Err(unknown), "unknown compression 4".to_owned())
+        );
         assert_eq!(inflated(0x400, &zlib, 100).unwrap(), zlib);
     }
 

@@ -6,7 +6,7 @@
 mod peer;
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -423,11 +423,15 @@ fn b033_a_broker_that_goes_away_is_asked_again_on_a_new_connection() {
 
 #[test]
 fn b028_b086_a_lost_connection_is_made_again_and_pulls_go_on_at_once() {
-    let peer = cluster(|request, nth| if nth > 0 { stored(request, 1) } else { None });
+    // Not by what came first: the peer's two connections are served by two threads.
+    let lost = Arc::new(AtomicBool::new(false));
+    let is_lost = Arc::clone(&lost);
+    let peer = cluster(move |request, _| if is_lost.load(Ordering::SeqCst) { stored(request, 1) } else { None });
     let settings = builder(&peer).pull_hold(Duration::from_secs(15), Duration::from_secs(30));
     let running = run(settings, |_| Outcome::Done);
     peer.wait("a held pull", |seen| !pulls(seen).is_empty());
     let begun = Instant::now();
+    lost.store(true, Ordering::SeqCst);
     peer.drop_connections();
     running.next();
     // Not only when the held pull is out of time.

@@ -122,12 +122,12 @@ impl Core {
 
     /// The broker says that the offset of a pull lies outside of what it holds (B-084).
     ///
-    /// Results that come later count for nothing, so that they cannot undo the correction: no waiting for handlers.
+    /// Results that come later count for nothing, so that they cannot undo the correction: no waiting for handlers. What
+    /// has failed before is still handed on.
     pub(in crate::rocketmq) fn correct(&mut self, epoch: Epoch, to: QueueOffset, now: Nanos, out: &mut Out<Timer>) {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let Some(active) = claim.active() else { return };
         let from = active.next;
-        active.work.queue().close();
         let (id, group, queue) = (claim.group, Arc::clone(&claim.group_name), claim.queue.clone());
         self.tell(id, Event::OffsetCorrected { group, queue, from, to });
         self.give_up(epoch, Why::Corrected(to), now, Nanos::MAX, now, out);

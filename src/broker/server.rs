@@ -8,7 +8,6 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
@@ -23,6 +22,7 @@ use crate::net::{Change, Conn, FrameBuf, Handle, Notice, Out, Role, Why};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::command::Command;
 use crate::work::clock::Nanos;
+use crate::work::fence::fenced;
 use crate::work::pace::Pace;
 use crate::work::serve::Lane;
 use crate::work::sync::locked;
@@ -134,6 +134,15 @@ struct Joined {
     conn: Option<Conn>,
 }
 
+/// The answer to a request, also if it fails by a bug: that must not take the others along, nor leave its own peer
+/// waiting. Tables are consistent between any two statements.
+fn guarded(code: i32, answer: impl FnOnce() -> Reply) -> Reply {
+    fenced(answer).unwrap_or_else(|panic| {
+        log::error!(target: "windlass::broker", "request failed by a bug: code={code} panic={panic}");
+        Reply::refused(answer::SYSTEM_ERROR, "the broker failed on this request")
+    })
+}
+
 /// The role.
 pub struct Server {
     dispatcher: Arc<Dispatcher>,
@@ -216,13 +225,7 @@ impl Server {
         let Some(peer) = self.peers.get(&conn) else { return };
         let ticket = Ticket { opaque: command.opaque, code: command.code, codec: command.codec };
         let (dispatcher, outbox) = (&self.dispatcher, &mut self.outbox);
-        // A bug in one request must not take the others along; tables are consistent between any two statements.
-        let reply =
-            catch_unwind(AssertUnwindSafe(|| command::handle(dispatcher, &peer.session, peer.face, &command, outbox)))
-                .unwrap_or_else(|_| {
-                    log::error!(target: "windlass::broker", "request failed by a bug: code={}", command.code);
-                    Reply::refused(answer::SYSTEM_ERROR, "the broker failed on this request")
-                });
+        let reply = guarded(command.code, || command::handle(dispatcher, &peer.session, peer.face, &command, outbox));
         let (silent, session) = (command.is_oneway(), peer.session.id);
         match reply {
             _ if silent => {}
@@ -265,9 +268,11 @@ impl Server {
         job: impl FnOnce(&Dispatcher) -> Reply + Send + 'static,
         out: &mut Out<Timer>,
     ) {
-        let Some(lane) = &self.lane else { return self.write(conn, ticket, &job(&self.dispatcher), out) };
-        let (dispatcher, mailbox) = (self.dispatcher.clone(), self.mailbox.clone());
-        let run = move || mailbox.reply(session, ticket, job(&dispatcher));
+        let dispatcher = self.dispatcher.clone();
+        let job = move || guarded(ticket.code, || job(&dispatcher));
+        let Some(lane) = &self.lane else { return self.write(conn, ticket, &job(), out) };
+        let mailbox = self.mailbox.clone();
+        let run = move || mailbox.reply(session, ticket, job());
         if let Err(refused) = lane.own(run) {
             static BUSY: Pace = Pace::new();
             if let Some(times) = BUSY.tell() {
@@ -466,3 +471,7 @@ impl Role for Server {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "server_tests.rs"]
+mod tests;

@@ -349,7 +349,8 @@ impl Dispatcher {
 
     /// Runs the pulls that wait for queues that have grown.
     pub(super) fn wake(&self, out: &mut Outbox) {
-        while self.watcher.any.swap(false, Ordering::AcqRel) {
+        // Looked at first: most sends have nobody to wake, and a swap waits for everything that was written before.
+        while self.watcher.any.load(Ordering::Acquire) && self.watcher.any.swap(false, Ordering::AcqRel) {
             let grown = std::mem::take(&mut *locked(&self.watcher.grown));
             for queue in grown {
                 self.wake_queue(&queue, out);

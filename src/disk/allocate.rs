@@ -32,6 +32,16 @@ pub(super) fn allocate(file: &File, len: u64) -> io::Result<()> {
     write_zeros(file, len)
 }
 
+/// Lets the system drop what it keeps of a range of the file in memory, as far as that has been written. A hint.
+#[cfg(target_os = "linux")]
+pub(super) fn give_cache_back(file: &File, from: usize, len: usize) {
+    use std::os::fd::AsRawFd;
+    if let (Ok(from), Ok(len)) = (libc::off_t::try_from(from), libc::off_t::try_from(len)) {
+        // SAFETY: the descriptor is open for as long as `file` is borrowed; the call touches no memory of ours.
+        let _ = unsafe { libc::posix_fadvise(file.as_raw_fd(), from, len, libc::POSIX_FADV_DONTNEED) };
+    }
+}
+
 /// For file systems that refuse to allocate: zeros from the present end on. Blocks below it are taken to be there.
 fn write_zeros(file: &File, len: u64) -> io::Result<()> {
     use std::io::{Seek, SeekFrom, Write};

@@ -233,6 +233,10 @@ impl Backing for Mapped {
     fn sync_len(&self, _region: &Region) -> io::Result<()> {
         self.file.sync_all()
     }
+
+    fn file(&self) -> Option<&File> {
+        Some(&self.file)
+    }
 }
 
 /// A file written by position: the region is a copy of it.
@@ -320,6 +324,24 @@ fn write_all_at(file: &File, mut at: u64, mut bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
+    /// What was put into large pages is there after they were given back, and what comes then as well.
+    #[cfg(feature = "broker")]
+    fn region_of_both_sorts_of_pages(disk: &Files) {
+        let region = disk.allocate("large", 6 << 20, 0).unwrap();
+        region.make_large(0);
+        region.populate(0..6 << 20);
+        let mut writer = region.writer().unwrap();
+        let half = vec![7; 3 << 20];
+        assert!(writer.put(&half) && writer.publish().is_ok());
+        for from in [5 << 20, 3 << 20, 1000, 0, 7 << 20] {
+            region.make_small(from).unwrap();
+        }
+        assert!(writer.put(&half) && writer.publish().is_ok());
+        assert!(region.bytes().len() == 6 << 20 && region.bytes().iter().all(|byte| *byte == 7));
+        region.sync_range(0, 6 << 20).unwrap();
+        assert!(disk.read("large").unwrap() == region.bytes());
+    }
+
     #[cfg(feature = "broker")]
     #[test]
     fn a_region_keeps_its_content_over_reopening_mapped_or_plain() {
@@ -329,10 +351,12 @@ mod tests {
             let region = disk.allocate("seg", 8192, 0).unwrap();
             let mut writer = region.writer().unwrap();
             assert!(writer.put(b"hello") && writer.publish().is_ok());
-            region.populate(0..8192);
+            region.populate(0..5000);
+            region.make_large(0);
             region.sync_len().unwrap();
             region.sync_range(0, 5).unwrap();
             drop((region, writer));
+            region_of_both_sorts_of_pages(&disk);
             let again = disk.allocate("seg", 16_384, 5).unwrap();
             assert_eq!((again.bytes(), again.capacity()), (b"hello".as_slice(), 16_384), "plain {plain}");
             let whole = disk.map("seg").unwrap();

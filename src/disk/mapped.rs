@@ -15,6 +15,12 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::Backing;
 use crate::wire::frame::FrameOwner;
 
+/// A page of the larger sort, in bytes. Linux maps files at multiples of it where it is of use.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// Most bytes that are asked for ahead of an append: what the processor can wait for at once.
+const FETCH_AHEAD: usize = 2048;
+
 /// A fixed range of memory, behind it a file or nothing, of which a growing front part is readable.
 pub struct Region {
     map: MmapRaw,
@@ -120,6 +126,41 @@ impl Region {
         }
     }
 
+    /// Asks for pages of 2 MiB from `from` on, which file system and kernel may have for parts of a file that were not
+    /// touched before. One costs a fraction of the 512 small ones that it takes the place of, but is written to the disk
+    /// as a whole whatever was changed. Only a hint.
+    pub fn make_large(&self, from: usize) {
+        #[cfg(target_os = "linux")]
+        if self.backing.file().is_some() {
+            let from = from.next_multiple_of(LARGE_PAGE);
+            if let Some(len) = self.map.len().checked_sub(from).filter(|len| *len > 0) {
+                let _ = self.map.advise_range(memmap2::Advice::HugePage, from, len);
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = from;
+    }
+
+    /// Small pages from `from` on: what is there is written, given back to the system, and comes in anew when it is
+    /// asked for. For a log that has become slow, of which a large page would be written for each message. Blocks.
+    ///
+    /// # Errors
+    /// What the system said to the write, which it says once only: a sync that comes later does not hear of it.
+    pub fn make_small(&self, from: usize) -> io::Result<()> {
+        let from = from & !(LARGE_PAGE - 1);
+        let (Some(file), Some(len)) = (self.backing.file(), self.map.len().checked_sub(from)) else { return Ok(()) };
+        self.flush_pages(from, from + len)?;
+        #[cfg(target_os = "linux")]
+        if len > 0 && self.map.advise_range(memmap2::Advice::NoHugePage, from, len).is_ok() {
+            // SAFETY: the mapping is a shared one of a file (`Backing::file`), so it only forgets where its pages are;
+            // whatever comes next, also what happens meanwhile, finds their bytes in the file.
+            let _ = unsafe { self.map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, len) };
+            super::allocate::give_cache_back(file, from, len);
+        }
+        let _ = file;
+        Ok(())
+    }
+
     /// Flushes the pages of a mapped file. For backings.
     pub(super) fn flush_pages(&self, from: usize, to: usize) -> io::Result<()> {
         if to <= from { Ok(()) } else { self.map.flush_range(from, to - from) }
@@ -189,7 +230,22 @@ impl Writer {
             return Err(error);
         }
         self.region.published.store(self.end, Ordering::Release);
+        self.fetch_ahead(self.end - from);
         Ok(())
+    }
+
+    /// Asks for the memory of the next `len` bytes while nobody waits for it: the lock that an append gives up waits for
+    /// all of its stores, and memory that was never in a cache is what those wait for.
+    fn fetch_ahead(&self, len: usize) {
+        #[cfg(target_arch = "x86_64")]
+        for line in (0..len.min(FETCH_AHEAD)).step_by(64) {
+            use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+            let at = self.region.map.as_ptr().wrapping_add(self.end + line);
+            // SAFETY: a prefetch reads and changes nothing that a program sees, wherever it points.
+            unsafe { _mm_prefetch::<_MM_HINT_ET0>(at.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = len;
     }
 
     /// Forgets what was put since the last publication.

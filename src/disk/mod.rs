@@ -90,4 +90,8 @@ pub(crate) trait Backing: Send + Sync + 'static {
     fn sync_range(&self, region: &Region, from: usize, to: usize) -> io::Result<()>;
     /// Makes the file's length and allocation durable.
     fn sync_len(&self, region: &Region) -> io::Result<()>;
+    /// The file of which the region is a shared mapping; `None` if it is memory of its own.
+    fn file(&self) -> Option<&std::fs::File> {
+        None
+    }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use super::draft::{Draft, Scratch};
 use super::event::{AppendError, Event};
-use super::format::{ALIGN, END_RECORD, ENVELOPE, Envelope, Kind, MORE, Mark, write_end};
+use super::format::{ALIGN, END_RECORD, ENVELOPE, Envelope, Kind, MORE, Mark, SUMMED_FROM, write_end};
 use super::marks::Marks;
 use super::queue::{Entry, StoreQueue};
 use super::segments::Segment;
@@ -419,8 +419,9 @@ impl Tail {
                 record::patch(record, offset, i64::try_from(physical).unwrap_or(i64::MAX), store_ms);
             }
             patch_envelope(head, &envelope);
-            let head_sum = crc32c::crc32c(scratch.bytes.get(draft.head.start + 12..draft.head.end).unwrap_or_default());
-            envelope.crc = crc32c::crc32c_append(head_sum, scratch.bytes.get(draft.tail.clone()).unwrap_or_default());
+            // Head and tail lie behind each other.
+            let summed = draft.head.start + SUMMED_FROM..draft.tail.end;
+            envelope.crc = crc32c::crc32c(scratch.bytes.get(summed).unwrap_or_default());
             let padding = (ALIGN - (ENVELOPE + draft.payload) % ALIGN) % ALIGN;
             if let Some(sum) = scratch.bytes.get_mut(draft.head.start + 8..draft.head.start + 12) {
                 sum.copy_from_slice(&envelope.crc.to_be_bytes());

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use super::append::{Appended, IndexBy, NewMessage};
 use super::event::AppendError;
-use super::format::{ALIGN, BODY_TOP, ENVELOPE, Mark, key_hash, record_len};
+use super::format::{ALIGN, BODY_TOP, ENVELOPE, Mark, SUMMED_FROM, key_hash, record_len};
 use super::keys;
 use super::queue::StoreQueue;
 use crate::error::WireError;
@@ -93,8 +93,7 @@ impl Scratch {
             prepared_offset: new.prepared_offset,
             body_crc: Some(body_sum & 0x7FFF_FFFF),
         };
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; ENVELOPE]);
+        let start = begin(&mut self.bytes);
         let before = record.encode_around(&mut self.bytes).map_err(too_long)?;
         let middle = start + ENVELOPE + before;
         let end = self.bytes.len();
@@ -130,8 +129,7 @@ impl Scratch {
 
     /// Lays a mark out.
     pub fn mark<'a>(&mut self, mark: Mark<'a>) -> Draft<'a> {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(&[0; ENVELOPE]);
+        let start = begin(&mut self.bytes);
         let middle = self.bytes.len();
         mark.write(&mut self.bytes);
         let end = self.bytes.len();
@@ -166,6 +164,14 @@ impl Scratch {
         self.keys.clear();
         SCRATCH.set(self);
     }
+}
+
+/// Begins a record with an empty envelope, and answers where. Its sum begins at a multiple of 8: it takes words, and what
+/// lies before the first whole one byte by byte.
+fn begin(bytes: &mut Vec<u8>) -> usize {
+    let start = (bytes.len() + SUMMED_FROM).next_multiple_of(ALIGN) - SUMMED_FROM;
+    bytes.resize(start + ENVELOPE, 0);
+    start
 }
 
 fn too_long(error: WireError) -> AppendError {

@@ -31,6 +31,9 @@ pub(super) const END_RECORD: usize = ENVELOPE + END_PAYLOAD;
 /// Durable mark and latest store time.
 const END_PAYLOAD: usize = 16;
 
+/// Where in a record its sum begins to cover it.
+pub(super) const SUMMED_FROM: usize = 12;
+
 /// Flag: the body's CRC-32 has its top bit set (the record itself has room for 31).
 pub(super) const BODY_TOP: u16 = 1;
 /// Flag: the next record belongs to the same group.
@@ -137,7 +140,7 @@ pub(super) fn check(bytes: &[u8], own: u64) -> Option<Checked> {
         return None;
     }
     let payload = bytes.get(ENVELOPE..ENVELOPE.checked_add(envelope.length as usize)?)?;
-    let head = crc32c::crc32c(bytes.get(12..ENVELOPE)?);
+    let head = crc32c::crc32c(bytes.get(SUMMED_FROM..ENVELOPE)?);
     match envelope.kind {
         Kind::Internal | Kind::End => {
             let sum = crc32c::crc32c_append(head, payload);

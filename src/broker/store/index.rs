@@ -89,6 +89,7 @@ impl Builder {
         self.rows.extend(self.entry_count.to_be_bytes());
         self.row_count += 1;
         self.entry_count += count;
+        self.entries.reserve(entries.len() * ENTRY);
         for (entry, offset) in entries.iter().zip(first..) {
             self.entries.extend(encode_entry(entry, offset));
         }
@@ -125,6 +126,7 @@ impl Builder {
         head.resize(HEADER - 4, 0);
         head.extend(crc32c::crc32c(&head).to_be_bytes());
         let mut file = head;
+        file.reserve(directory.len() + self.entries.len() + keys.len() * KEY + keys.len().div_ceil(KEYS_PER_BLOCK) * 4);
         file.extend(directory);
         file.extend(self.entries);
         for block in keys.chunks(KEYS_PER_BLOCK) {

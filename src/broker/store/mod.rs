@@ -23,6 +23,7 @@ mod keys;
 mod lookup;
 mod marks;
 mod options;
+mod pace;
 mod queue;
 mod read;
 mod recovery;
@@ -87,7 +88,11 @@ struct Shared {
     segments: segments::Segments,
     flusher: flush::Flusher,
     segment_signal: threads::Signal,
-    spares: Mutex<Vec<(String, u64)>>,
+    spares: Mutex<Vec<seal::Spare>>,
+    /// The segment step's; a leaf lock that it holds over its own input and output only.
+    pace: Mutex<pace::Pace>,
+    /// The log grows fast and its pages may be large ones.
+    large: AtomicBool,
     was_full: AtomicBool,
     meta_synced: AtomicBool,
     /// The checkpoint says that this run has begun.

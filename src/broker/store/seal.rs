@@ -12,10 +12,12 @@ use super::append::{Next, Sealing, Tail};
 use super::checkpoint::End;
 use super::event::{AppendError, Event};
 use super::index::{self, About, Builder, IndexFile};
+use super::pace::{FAST_AHEAD, Pace};
 use super::queue::StoreQueue;
 use super::scan::{Since, scan};
 use super::segments::{Segment, name_of};
 use super::{Flush, Shared, Store};
+use crate::disk::Region;
 use crate::work::ranks::RankedGuard;
 use crate::work::sync::locked;
 
@@ -27,6 +29,14 @@ const FULL_AGAIN: Duration = Duration::from_secs(1);
 const RETENTION_EVERY: Duration = Duration::from_secs(10);
 /// Retired segments that are kept to be used again.
 const SPARES: usize = 2;
+
+/// The file of a retired segment, to be used again.
+pub(super) struct Spare {
+    name: String,
+    len: u64,
+    /// Its pages in the system's cache are large ones.
+    large: bool,
+}
 
 impl Store {
     /// Does what is due: makes the next segment, writes index files and checkpoints, retires. Blocks on the disk. Only
@@ -44,6 +54,7 @@ impl Shared {
             return again;
         }
         if self.prepare() {
+            self.measure(now_ms);
             self.populate();
         } else {
             self.retire(now_ms);
@@ -51,6 +62,8 @@ impl Shared {
         }
         let sealed = self.seal_all();
         self.settle();
+        // What took its time may have let a fast log come near the end of its pages.
+        self.populate();
         let durable = self.durable.load(Ordering::SeqCst);
         let saved = self.checkpoint_at.load(Ordering::Relaxed);
         let due = now_ms - self.checkpoint_ms.load(Ordering::Relaxed)
@@ -126,11 +139,7 @@ impl Shared {
 
     fn make_segment(&self, start: u64, size: u64) -> std::io::Result<Next> {
         let name = name_of(start);
-        let spare = {
-            let mut spares = locked(&self.spares);
-            let fitting = spares.iter().position(|(_, len)| *len >= size);
-            fitting.map(|at| spares.swap_remove(at))
-        };
+        let spare = self.spare(size);
         let size = match spare {
             // Its old bytes carry other positions and another chain, so they are never taken for records.
             Some((spare, len)) if self.disk.rename(&spare, &name).is_ok() => {
@@ -144,30 +153,65 @@ impl Shared {
         };
         let region = self.disk.allocate(&name, size, 0)?;
         let writer = region.writer().ok_or_else(|| std::io::Error::other("the new segment has a writer already"))?;
-        let segment = Arc::new(Segment::new(start, size, Some(region)));
+        let segment = Arc::new(Segment::new(start, size, Some(Arc::clone(&region))));
         segment.made_here.store(true, Ordering::Relaxed);
+        if self.large.load(Ordering::Relaxed) {
+            // Before the first append that may not find it populated.
+            region.make_large(0);
+            segment.large.store(true, Ordering::Relaxed);
+        }
         Ok(Next { segment, writer })
     }
 
-    /// Brings the pages that the next appends will touch into memory.
-    fn populate(&self) {
-        let ahead = usize::try_from(self.options.populate_bytes).unwrap_or(usize::MAX);
-        let (region, at, start, capacity, next) = {
-            let tail = self.tail.lock();
-            let region = Arc::clone(tail.writer.region());
-            let next = tail.next.as_ref().map(|next| Arc::clone(next.writer.region()));
-            (region, tail.writer.end(), tail.segment.start, region_len(&tail), next)
-        };
-        let upto = at.saturating_add(ahead).min(capacity);
-        region.populate(at..upto);
-        // The step is asked again when half of that has been used; the rest of a segment belongs to the next one.
-        let low = if upto == capacity { u64::MAX } else { start + (at + (upto - at) / 2) as u64 };
-        self.populate_at.store(low, Ordering::Relaxed);
-        if upto == capacity
-            && let Some(next) = next
-        {
-            next.populate(0..(at + ahead - upto).min(ahead));
+    /// A retired segment's file for one of `size` bytes. The system keeps its pages, large or small; it is of use only
+    /// for a log of the same pace.
+    fn spare(&self, size: u64) -> Option<(String, u64)> {
+        let large = self.large.load(Ordering::Relaxed);
+        let mut spares = locked(&self.spares);
+        let fitting = spares.iter().position(|spare| spare.len >= size)?;
+        let spare = spares.swap_remove(fitting);
+        drop(spares);
+        if spare.large != large && self.disk.remove(&spare.name).is_ok() {
+            return None;
         }
+        Some((spare.name, spare.len))
+    }
+
+    /// Looks how fast the log grows.
+    fn measure(&self, now_ms: i64) {
+        let fast = locked(&self.pace).measure(self.log_end.load(Ordering::SeqCst), now_ms);
+        // What waits for each sync must not wait for a whole large page to be written.
+        self.large.store(fast && self.options.flush != Flush::Sync, Ordering::Relaxed);
+    }
+
+    /// Brings the pages that the next appends will touch into memory, farther ahead while the log grows fast.
+    fn populate(&self) {
+        let (end, segments) = {
+            let tail = self.tail.lock();
+            let active = (Arc::clone(&tail.segment), Arc::clone(tail.writer.region()));
+            let next = tail.next.as_ref().map(|next| (Arc::clone(&next.segment), Arc::clone(next.writer.region())));
+            (tail.segment.start + tail.writer.end() as u64, [Some(active), next])
+        };
+        let segments = segments.each_ref().map(Option::as_ref);
+        let mut pace = locked(&self.pace);
+        let large = self.large.load(Ordering::Relaxed);
+        if let Err(error) = suit_pages(&mut pace, large, end, segments) {
+            drop(pace);
+            return self.take_no_more(&error.to_string());
+        }
+        let ahead = self.options.populate_bytes.max(if large { FAST_AHEAD } else { 0 });
+        let wanted = end.saturating_add(ahead);
+        let mut reached = pace.populated.max(end);
+        for (segment, region) in segments.into_iter().flatten() {
+            if reached < wanted && (segment.start..segment.limit()).contains(&reached) {
+                region.populate(within(segment, reached)..within(segment, wanted));
+                reached = wanted.min(segment.limit());
+            }
+        }
+        pace.populated = reached;
+        // The step is asked for again when half of that has been used; at the latest when a segment ends.
+        let low = if reached < wanted { u64::MAX } else { end + ahead / 2 };
+        self.populate_at.store(low, Ordering::Relaxed);
     }
 
     /// True if a complete segment waits for its index file and is durable.
@@ -302,7 +346,7 @@ impl Shared {
 
     /// Puts a retired segment's file aside to be used again, under the name and size answered, or removes it. `None` if
     /// the disk refused.
-    pub(super) fn take_away(&self, segment: &Arc<Segment>) -> Option<Option<(String, u64)>> {
+    pub(super) fn take_away(&self, segment: &Arc<Segment>) -> Option<Option<Spare>> {
         let name = segment.name();
         // A frame may still point into the mapping: then the file must not be written again under it.
         let unused = segment.unmap().is_none_or(|region| Arc::strong_count(&region) == 1);
@@ -312,7 +356,8 @@ impl Shared {
         if ours && unused && room && segment.capacity == self.options.largest_segment {
             let spare = format!("log/.spare-{}", segment.start);
             if self.disk.rename(&name, &spare).is_ok() {
-                return Some(Some((spare, segment.capacity)));
+                let large = segment.large.load(Ordering::Relaxed);
+                return Some(Some(Spare { name: spare, len: segment.capacity, large }));
             }
         }
         match self.disk.remove(&name) {
@@ -324,6 +369,37 @@ impl Shared {
             }
         }
     }
+}
+
+/// Large pages ahead of a log that grows fast. One that has become slow gets small ones again: a large page is written
+/// for the least change.
+fn suit_pages(
+    pace: &mut Pace,
+    large: bool,
+    end: u64,
+    segments: [Option<&(Arc<Segment>, Arc<Region>)>; 2],
+) -> std::io::Result<()> {
+    for (segment, region) in segments.into_iter().flatten() {
+        let small = segment.limit() <= pace.small_to || !segment.large.load(Ordering::Relaxed);
+        if large && small {
+            // What is populated is small and stays so.
+            region.make_large(within(segment, pace.populated.max(end)));
+            segment.large.store(true, Ordering::Relaxed);
+        } else if !large && !small {
+            region.make_small(within(segment, end))?;
+            pace.small_to = segment.limit();
+            pace.populated = pace.populated.min(end);
+        }
+    }
+    if large {
+        pace.small_to = 0;
+    }
+    Ok(())
+}
+
+/// A position of the log within a segment; its start for one before it.
+fn within(segment: &Segment, position: u64) -> usize {
+    usize::try_from(position.saturating_sub(segment.start)).unwrap_or(usize::MAX)
 }
 
 /// An index file made of what the queues hold in memory.
@@ -346,6 +422,49 @@ fn index_of(
     builder.finish(about, deletions, keys)
 }
 
-fn region_len(tail: &Tail) -> usize {
-    tail.writer.region().capacity()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::store::tests::{drain, message};
+    use crate::broker::store::{Options, Unwatched};
+    use crate::disk::Files;
+
+    /// Segments of a log that comes fast have large pages, and small ones again when it has been slow for a while; what
+    /// lies in them stays, is read, and is there after a restart.
+    #[test]
+    fn pages_follow_the_pace_of_the_log_and_its_bytes_stay() {
+        let disk = Arc::new(Files::temporary().unwrap());
+        let options = Options::durable().segments(8 << 20, 8 << 20);
+        let (store, _) = Store::open(disk.clone(), options.clone(), 0, Arc::new(Unwatched)).unwrap();
+        let queue = store.queue("t", 0);
+        let mut sent = 0_u32;
+        // (messages of 64 KiB, time, large afterwards)
+        let steps = [
+            (16, 0, false),
+            (80, 5, true),
+            (200, 10, true),
+            (1, 20_000, false),
+            (40, 30_000, false),
+            (64, 30_001, true),
+        ];
+        for (count, now_ms, large) in steps {
+            for _ in 0..count {
+                let body = [&sent.to_be_bytes()[..], &[7; 65_532]].concat();
+                store.append(&queue, &message(&body, b""), now_ms).unwrap();
+                sent += 1;
+            }
+            store.segment_step(now_ms);
+            assert_eq!(store.shared.large.load(Ordering::Relaxed), large, "at {now_ms} ms");
+            store.flush_step().unwrap();
+        }
+        let check = |store: &Store| {
+            let there = drain(store, &store.queue("t", 0));
+            let numbers = there.iter().map(|(_, body)| u32::from_be_bytes(*body.first_chunk().unwrap()));
+            assert!(numbers.eq(0..sent) && there.iter().all(|(_, body)| body[4..] == [7; 65_532]));
+        };
+        check(&store);
+        assert!(store.close());
+        drop((store, queue));
+        check(&Store::open(disk, options, 40_000, Arc::new(Unwatched)).unwrap().0);
+    }
 }

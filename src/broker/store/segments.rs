@@ -26,6 +26,8 @@ pub(super) struct Segment {
     pub trusted_from: AtomicU64,
     /// Whether its name and length are durable.
     pub len_synced: AtomicBool,
+    /// Large pages were asked for; written by the segment step.
+    pub large: AtomicBool,
     /// This run has made its file; nobody but this store knows frames into it.
     pub made_here: AtomicBool,
     region: RwLock<Option<Arc<Region>>>,
@@ -44,6 +46,7 @@ impl Segment {
             latest_ms: AtomicI64::new(0),
             trusted_from: AtomicU64::new(u64::MAX),
             len_synced: AtomicBool::new(false),
+            large: AtomicBool::new(false),
             made_here: AtomicBool::new(false),
             region: RwLock::new(region),
             blob: OnceLock::new(),

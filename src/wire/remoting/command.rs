@@ -250,7 +250,7 @@ fn read_binary<'a>(header: &'a [u8], command: &mut Command<'a>) -> Result<(), Wi
         if entries.left() > 0 {
             return Err(entry_error(entries));
         }
-        command.fields = Fields::binary(map, count);
+        command.fields.begin_binary(map, count);
     }
     Ok(())
 }

@@ -183,10 +183,12 @@ impl<'a> Fields<'a> {
         Self { header, from: 0, count: 0, form: Form::Absent }
     }
 
-    /// Of a binary map whose `count` entries are `map`.
-    #[inline]
-    pub(super) fn binary(map: &'a [u8], count: usize) -> Self {
-        Self { header: map, from: 0, count, form: Form::Binary }
+    /// Becomes the binary map whose `count` entries are `map`: in place, as a whole one is too large to be handed over.
+    #[inline(always)]
+    pub(super) fn begin_binary(&mut self, map: &'a [u8], count: usize) {
+        self.header = map;
+        self.count = count;
+        self.form = Form::Binary;
     }
 
     /// Starts a JSON map at `from`, forgetting one that came before: of two, the later wins.

@@ -67,7 +67,9 @@ fn whole_life() -> f64 {
     let broker = Broker::ephemeral().topic("t", 1).start().unwrap();
     let client = broker.client().unwrap();
     let (tell, told) = std::sync::mpsc::sync_channel(1);
-    let handler = move |_: &Batch<'_>| drop(tell.send(()));
+    let handler = move |_: &Batch<'_>| {
+        let _gone_if_told_twice = tell.send(());
+    };
     let consumer = client.push_consumer("g").subscribe("t", "*").start_from(StartFrom::First).handler(handler);
     let consumer = consumer.start().unwrap();
     client.producer("p").start().unwrap().send(Message::new("t", "first")).unwrap();

@@ -162,10 +162,8 @@ impl Core {
         let of_topic = self.held_of_topic(epoch);
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let Stage::Active(active) = &mut claim.stage else { return };
-        // Never a second one (B-071).
-        if matches!(active.pull, Pull::Out(_)) {
-            return;
-        }
+        // Never a second one (B-071): nobody who comes here has one out.
+        debug_assert!(!matches!(active.pull, Pull::Out(_)), "{:?}", claim.queue);
         let Some(group) = self.groups.get(&claim.group).filter(|group| group.is_running()) else { return };
         if group.is_paused(&claim.queue.topic) {
             active.pull = Pull::Paused;
@@ -183,13 +181,13 @@ impl Core {
         let full = active.work.queue().room().or_else(|| topic_full(&group.spec.settings.pull, of_topic));
         if let Some(full) = full {
             active.pull = Pull::Full(full, since);
-            claim.wake_at(now + LOOK, out);
+            self.look_again(epoch, now, out);
             return;
         }
         let (budget, held) = (&self.context.budget, active.work.queue().held_bytes());
         if !within_budget(held, budget.used(), budget.limit(), queues) && !budget.await_room() {
             active.pull = Pull::Budget(since);
-            claim.wake_at(now + LOOK, out);
+            self.look_again(epoch, now, out);
             return;
         }
         self.send_pull(epoch, now, out);
@@ -339,7 +337,7 @@ impl Core {
     /// The broker answers at once and with nothing, for the `times`-th time more than it may.
     fn stand(&mut self, epoch: Epoch, times: u32, now: Nanos, out: &mut Out<Timer>) {
         self.wait(epoch, now + backoff(THROTTLED, times - 1, STANDING_MOST), out);
-        if times != 1 && times % STANDING_TOLD != 0 {
+        if times != 1 && !times.is_multiple_of(STANDING_TOLD) {
             return;
         }
         let Some(claim) = self.claims.get(&epoch) else { return };
@@ -580,14 +578,16 @@ impl Core {
         self.look_again(epoch, now, out);
     }
 
-    /// While messages are held their handlers are looked after.
+    /// While messages are held their handlers are looked after. A queue that holds none and is full all the same waits
+    /// for others of its topic, which ring no bell of its.
     pub(in crate::rocketmq) fn look_again(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
-        if let Some(claim) = self.claims.get_mut(&epoch)
-            && let Stage::Active(active) = &mut claim.stage
-            && active.work.queue().held_messages() > 0
-        {
+        let Some(claim) = self.claims.get_mut(&epoch) else { return };
+        let Stage::Active(active) = &claim.stage else { return };
+        if active.work.queue().held_messages() > 0 {
             let pause = backoff(LOOK, active.looks, LOOK_MOST);
             claim.wake_at(now + pause, out);
+        } else if matches!(active.pull, Pull::Full(..)) {
+            claim.wake_at(now + LOOK, out);
         }
     }
 

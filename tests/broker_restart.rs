@@ -211,6 +211,24 @@ fn a_directory_is_free_once_shutdown_has_returned() {
 }
 
 /// An ephemeral broker leaves nothing behind.
+/// The end of the log has nowhere to go: that is not a matter of time.
+#[cfg(unix)]
+#[test]
+fn a_shutdown_whose_directory_has_gone_says_so_and_does_not_wait() {
+    let dir = Dir::new();
+    let broker = Broker::open(&dir.0).start().unwrap();
+    let client = broker.client().unwrap();
+    let producer = client.producer("PG").start().unwrap();
+    producer.send(Message::new("t", "x")).unwrap();
+    fs::remove_dir_all(&dir.0).unwrap();
+    // The flush behind it is what sees that the directory has gone.
+    let _ = producer.send(Message::new("t", "y"));
+    let begun = std::time::Instant::now();
+    let error = broker.shutdown(Duration::from_secs(60)).unwrap_err();
+    assert!(matches!(&error, Error::Store { what } if what.contains("removed")), "{error}");
+    assert!(begun.elapsed() < Duration::from_secs(30));
+}
+
 #[test]
 fn an_ephemeral_broker_takes_its_directory_along() {
     let broker = Broker::ephemeral().topic("t", 1).start().unwrap();

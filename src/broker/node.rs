@@ -387,8 +387,8 @@ impl Broker {
     /// [`Broker::client`] live on: what they ask ends with [`Error::Closed`].
     ///
     /// # Errors
-    /// [`Error::Timeout`] if a thread has not ended within `timeout`, or the disk did not take the end of the log; the
-    /// directory is free when this broker and its clients have been dropped then.
+    /// [`Error::Timeout`] if a thread has not ended within `timeout`, [`Error::Store`] if the disk did not take the end of
+    /// the log; the directory is free when this broker and its clients have been dropped then.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = after(timeout);
         let late = || Error::Timeout { request: "shutdown", addr: None, waited: timeout };
@@ -412,7 +412,11 @@ impl Broker {
         }
         in_time &= self.running.lane.close(deadline);
         self.life.stopped();
-        if in_time { Ok(()) } else { Err(late()) }
+        match self.dispatcher.store().read_only() {
+            _ if in_time => Ok(()),
+            Some(why) => Err(Error::Store { what: format!("the store took nothing more before it was closed: {why}") }),
+            None => Err(late()),
+        }
     }
 
     /// Stops `guest` before this broker stops.

@@ -252,9 +252,7 @@ impl Shared {
     /// Writes a checkpoint; `clean`: the log ends there and nothing more will come. A failure is an event, and is
     /// tried again: the file is a cache.
     pub(super) fn save_checkpoint(&self, clean: Option<End>) -> bool {
-        let durable = self.options.flush != Flush::None;
-        let bytes = self.checkpoint(clean).encode();
-        match atomic_file::replace(&*self.disk, CHECKPOINT, &bytes, durable) {
+        match self.write_checkpoint(clean) {
             Ok(()) => true,
             // Somebody has removed the directory: nothing that is appended from now on would be found again.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -266,6 +264,12 @@ impl Shared {
                 false
             }
         }
+    }
+
+    /// The same for who has to know why it failed.
+    pub(super) fn write_checkpoint(&self, clean: Option<End>) -> io::Result<()> {
+        let durable = self.options.flush != Flush::None;
+        atomic_file::replace(&*self.disk, CHECKPOINT, &self.checkpoint(clean).encode(), durable)
     }
 
     fn checkpoint(&self, clean: Option<End>) -> Checkpoint {

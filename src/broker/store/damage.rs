@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::tests::{Ears, bodies, drain, host, message, open, small};
 use super::*;
-use crate::disk::{Disk, FaultyDisk, Files};
+use crate::disk::{Disk, Fault, FaultyDisk, Files};
 
 /// A store of about four segments, and how many messages are in it.
 fn filled(flushed: bool) -> (FaultyDisk, i64) {
@@ -216,6 +216,30 @@ fn a_meta_that_cannot_be_synced_is_told_and_stops_nothing() {
     assert!(store.read_only().is_none());
     drop(store);
     let (opened, _) = try_open(&disk, small());
+    assert_eq!(count(&opened.unwrap().0), 1);
+}
+
+/// Behind a kill the new epoch has to be written before anything else: with no byte left the store does not open, says
+/// why and where, and has lost nothing once there is room.
+#[test]
+fn a_disk_without_a_byte_left_is_named_by_who_cannot_open() {
+    let disk = FaultyDisk::new();
+    let (store, _) = open(&disk, small());
+    store.append(&store.queue("t", 0), &message(b"kept", b""), 0).unwrap();
+    store.flush_step().unwrap();
+    drop(store);
+    // Whichever call it is that writes the checkpoint.
+    let refused = (0..50).find_map(|call| {
+        let after = disk.after_kill();
+        after.fail_at(call, Fault::Error);
+        let error = try_open(&after, small()).0.err()?.to_string();
+        error.contains("CHECKPOINT").then_some((error, after))
+    });
+    let (text, after) = refused.unwrap();
+    let place = (&after as &dyn Disk).place();
+    let why = text.strip_prefix(&format!("writing CHECKPOINT in {place}: ")).unwrap_or_else(|| panic!("{text}"));
+    assert!(!why.is_empty() && !why.contains("event"), "{text}");
+    let (opened, _) = try_open(&after.after_kill(), small());
     assert_eq!(count(&opened.unwrap().0), 1);
 }
 

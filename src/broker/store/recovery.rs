@@ -6,7 +6,6 @@
 //! disk before anything is appended.
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
@@ -592,9 +591,12 @@ impl Recovery {
         };
         if !report.clean {
             // The new epoch must be known before anything of it can reach the disk.
-            if !shared.save_checkpoint(None) && shared.options.flush != Flush::None {
-                let source = io::Error::other("see the event");
-                return Err(OpenError::Io { doing: "writing CHECKPOINT".to_owned(), source });
+            match shared.write_checkpoint(None) {
+                Err(source) if shared.options.flush != Flush::None => {
+                    let doing = format!("writing CHECKPOINT in {}", shared.disk.place());
+                    return Err(OpenError::Io { doing, source });
+                }
+                Ok(()) | Err(_) => {}
             }
             shared.begun.store(true, Ordering::Relaxed);
         }

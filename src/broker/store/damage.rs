@@ -232,14 +232,15 @@ fn a_disk_without_a_byte_left_is_named_by_who_cannot_open() {
     let refused = (0..50).find_map(|call| {
         let after = disk.after_kill();
         after.fail_at(call, Fault::Error);
-        let error = try_open(&after, small()).0.err()?.to_string();
+        let opened = Store::open(Arc::new(after.clone()), small(), 0, Arc::new(Unwatched));
+        let error = opened.err()?.to_string();
         error.contains("CHECKPOINT").then_some((error, after))
     });
     let (text, after) = refused.unwrap();
     let place = (&after as &dyn Disk).place();
     let why = text.strip_prefix(&format!("writing CHECKPOINT in {place}: ")).unwrap_or_else(|| panic!("{text}"));
     assert!(!why.is_empty() && !why.contains("event"), "{text}");
-    let (opened, _) = try_open(&after.after_kill(), small());
+    let (opened, _) = try_open(&after, small());
     assert_eq!(count(&opened.unwrap().0), 1);
 }
 

@@ -30,6 +30,8 @@ const EVENTS: usize = 256;
 const COMMANDS: usize = 1024;
 /// Deadlines run in one turn, for the same reason.
 const DUE: usize = 4096;
+/// A poll that ends so much later than it should has been held up, and the sockets are looked at once more.
+const LATE: Duration = Duration::from_millis(50);
 /// How often in one turn a role may answer what its own actions caused: a connect that is refused at once may be
 /// followed by another. What is left over waits for the next turn.
 const ROUNDS: usize = 16;
@@ -252,10 +254,20 @@ impl<R: Role> Reactor<R> {
         if most == Some(Duration::ZERO) {
             self.ringer.bell.awake();
         }
-        self.counters.polls.bump();
-        let polled = self.poll.poll(&mut self.events, most);
+        let late = most.filter(|most| !most.is_zero()).map(|most| self.real.now() + most + LATE);
+        let polled = self.poll_for(most);
         self.ringer.bell.awake();
-        match polled {
+        polled?;
+        // Whoever was stopped or not given a processor finds deadlines passed whose answers have come: those first.
+        if self.events.is_empty() && (most.is_none() || late.is_some_and(|late| self.real.now() > late)) {
+            return self.poll_for(Some(Duration::ZERO));
+        }
+        Ok(())
+    }
+
+    fn poll_for(&mut self, most: Option<Duration>) -> io::Result<()> {
+        self.counters.polls.bump();
+        match self.poll.poll(&mut self.events, most) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {
                 self.events.clear();
                 Ok(())

@@ -4,11 +4,13 @@
 
 mod peer;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, unbounded};
-use peer::queue::{TOPIC, cluster, commits, pulled, pulls, stored};
-use peer::{PATIENCE, Peer};
+use peer::queue::{TOPIC, cluster, commits, pulled, pulls, record, stored};
+use peer::{PATIENCE, Peer, Reply};
 use windlass::{Client, Event, PushConsumer, StartFrom};
 
 struct Running {
@@ -104,4 +106,68 @@ fn an_answer_that_leads_far_beyond_the_queue_is_not_believed() {
         let most = commits(&peer.seen()).into_iter().max();
         assert_eq!(most, Some(3), "code {code}");
     }
+}
+
+/// A process that was frozen for minutes, or whose network was: its broker has given its queues to other members, who
+/// have gone on. It goes on behind them, and takes nothing back.
+#[test]
+fn who_was_forgotten_goes_on_where_others_have_got_to() {
+    let away = Arc::new(AtomicBool::new(false));
+    let (gone, closes) = (Arc::clone(&away), Arc::clone(&away));
+    let peer = cluster(move |request, _| {
+        let of_topic = request.field("topic") == TOPIC;
+        match request.code {
+            14 if of_topic && gone.load(Ordering::SeqCst) => Some(Reply::with_fields(0, [("offset", "500")])),
+            11 if of_topic && request.field("queueOffset") == "3" && closes.load(Ordering::SeqCst) => {
+                Some(pulled(0, 4, 502, record(3, b"m3")))
+            }
+            _ if of_topic && request.field("queueOffset") == "501" => None,
+            _ if of_topic && request.field("queueOffset") == "500" => Some(pulled(0, 501, 501, record(500, b"m500"))),
+            _ => stored(request, 3),
+        }
+    });
+    let running = run(&peer);
+    for offset in 0..3 {
+        assert_eq!(running.seen.recv_timeout(PATIENCE), Ok(offset));
+    }
+    peer.wait("a commit", |seen| commits(seen).last() == Some(&3));
+    away.store(true, Ordering::SeqCst);
+    peer.drop_connections();
+    let mut after = Vec::new();
+    while after.last() != Some(&500) {
+        after.push(running.seen.recv_timeout(PATIENCE).unwrap());
+    }
+    assert!(after.len() <= 20, "{after:?}");
+    peer.wait("the last commit", |seen| commits(seen).last() == Some(&501));
+    let all = commits(&peer.seen());
+    let from = all.iter().position(|offset| *offset > 3).unwrap();
+    assert!(all[from..].is_sorted() && all[..from].iter().all(|offset| *offset <= 3), "{all:?}");
+    assert!(!all.contains(&4), "{all:?}");
+}
+
+/// What the broker holds of a group may be less than the group has committed (it was killed): that changes nothing.
+#[test]
+fn a_broker_that_has_forgotten_commits_is_told_them_again() {
+    let away = Arc::new(AtomicBool::new(false));
+    let gone = Arc::clone(&away);
+    let peer = cluster(move |request, _| match request.code {
+        14 if request.field("topic") == TOPIC => {
+            let offset = if gone.load(Ordering::SeqCst) { "1" } else { "0" };
+            Some(Reply::with_fields(0, [("offset", offset)]))
+        }
+        _ if gone.load(Ordering::SeqCst) => stored(request, 5),
+        _ => stored(request, 3),
+    });
+    let running = run(&peer);
+    for offset in 0..3 {
+        assert_eq!(running.seen.recv_timeout(PATIENCE), Ok(offset));
+    }
+    peer.wait("a commit", |seen| commits(seen).last() == Some(&3));
+    away.store(true, Ordering::SeqCst);
+    peer.drop_connections();
+    for offset in 3..5 {
+        assert_eq!(running.seen.recv_timeout(PATIENCE), Ok(offset));
+    }
+    peer.wait("the last commit", |seen| commits(seen).last() == Some(&5));
+    assert!(commits(&peer.seen()).is_sorted());
 }

@@ -185,6 +185,8 @@ impl Core {
         let Some(broker) = self.brokers.get_mut(addr) else { return };
         // A broker keeps members by connection: it has forgotten us with this one.
         broker.has = 0;
+        self.unsure_of(addr);
+        let Some(broker) = self.brokers.get_mut(addr) else { return };
         let retry = self.context.settings.timing.retry;
         if lost {
             let soon = now.since(broker.lost) < retry.saturating_mul(2);

@@ -42,6 +42,8 @@ struct Asked {
     place: Option<Place>,
     offset: i64,
     at: Nanos,
+    /// Of a question where the group stands: asked in a queue that is pulled already, whose broker had forgotten us.
+    again: bool,
 }
 
 /// A member's connection to a broker.
@@ -209,7 +211,7 @@ impl World {
     pub fn asks(&mut self, who: Who, conn: Conn, command: &Command<'_>) -> Result<(), String> {
         let (now, code) = (self.now, command.code);
         let site = self.talk.site(who, conn);
-        let mut asked = Asked { code, site, place: None, offset: 0, at: now };
+        let mut asked = Asked { code, site, place: None, offset: 0, at: now, again: false };
         let at = |topic: &str, queue: i32| site.map(|site| (site, Arc::from(topic), queue));
         match code {
             request::HEART_BEAT => {
@@ -244,9 +246,12 @@ impl World {
             request::QUERY_CONSUMER_OFFSET => {
                 let query = QueryOffsetRequest::read(&command.fields).map_err(|error| error.to_string())?;
                 asked.place = at(&query.topic, query.queue_id);
+                asked.again = query.set_zero_if_not_found == Some(false);
                 if let Some(place) = &asked.place {
                     let way = self.talk.way(who, place);
-                    (way.located, way.commit, way.committed) = (false, None, 0);
+                    if !asked.again {
+                        (way.located, way.commit, way.committed) = (false, None, 0);
+                    }
                 }
             }
             request::UPDATE_CONSUMER_OFFSET => {
@@ -323,7 +328,7 @@ impl World {
                     self.talk.corrected(who, place);
                 }
             }
-            (request::QUERY_CONSUMER_OFFSET, Some(place)) => {
+            (request::QUERY_CONSUMER_OFFSET, Some(place)) if !asked.again => {
                 self.talk.way(who, place).located = matches!(code, answer::SUCCESS | answer::QUERY_NOT_FOUND);
             }
             (request::UPDATE_CONSUMER_OFFSET, Some(place)) if code == answer::SUCCESS => {

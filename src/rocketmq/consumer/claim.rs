@@ -78,6 +78,10 @@ pub(in crate::rocketmq) struct Active {
     /// Of them, those for which the broker was there: it refused, or broke off.
     pub refusals: u32,
     pub progress: Progress,
+    /// The broker does not hold what was before this claim: if it holds a later offset than was ever asked for, somebody
+    /// else has gone on here.
+    pub known: bool,
+    pub footing: Footing,
     /// Failed commits in a row.
     pub commit_failures: u32,
     /// Id of the broker that should be pulled from.
@@ -91,6 +95,18 @@ pub(in crate::rocketmq) struct Active {
     pub thin: Nanos,
     /// How often it was looked at since messages came last.
     pub looks: u32,
+}
+
+/// Whether a queue that is pulled may have been another member's for a while.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(in crate::rocketmq) enum Footing {
+    /// No.
+    Sure,
+    /// Its broker's connection was lost, and with it perhaps the queue. Nothing is committed before the broker has said
+    /// where the group stands.
+    Unsure,
+    /// It was asked.
+    Asked,
 }
 
 /// What was told of a claim's pause: its reason is told once, another one again, and its end once.
@@ -234,6 +250,9 @@ impl Core {
     ) {
         if let Some(epoch) = self.new_claim(group, queue, now) {
             self.start_at(epoch, at, stored, now, out);
+            if let Some(active) = self.claims.get_mut(&epoch).and_then(Claim::active) {
+                active.known = stored == Some(at);
+            }
         }
     }
 
@@ -242,19 +261,20 @@ impl Core {
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         claim.stage = Stage::Locating(Locating::Asked);
         if !self.load_own(epoch, now, out) {
-            self.ask_stored_offset(epoch, now, out);
+            self.ask_stored_offset(epoch, None, now, out);
         }
     }
 
-    /// Asks the broker where the group stands in the queue.
-    pub(super) fn ask_stored_offset(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) {
+    /// Asks the broker where the group stands in the queue. `zero`: whether a young queue of which it has nothing stands
+    /// at 0 (brokers before 5.0 always say so).
+    pub(super) fn ask_stored_offset(&mut self, epoch: Epoch, zero: Option<bool>, now: Nanos, out: &mut Out<Timer>) {
         let Some(claim) = self.claims.get(&epoch) else { return };
         let (queue, group) = (claim.queue.clone(), Arc::clone(&claim.group_name));
         let fields = QueryOffsetRequest {
             consumer_group: (&*group).into(),
             topic: (&*queue.topic).into(),
             queue_id: queue.id,
-            set_zero_if_not_found: None,
+            set_zero_if_not_found: zero,
             broker_name: Some((&*queue.broker).into()),
         };
         let ask = Ask::of(request::QUERY_CONSUMER_OFFSET, &fields);
@@ -287,7 +307,11 @@ impl Core {
         now: Nanos,
         out: &mut Out<Timer>,
     ) {
-        match result.and_then(|answer| answer.header::<OffsetAnswer>()).and_then(offset) {
+        let result = result.and_then(|answer| answer.header::<OffsetAnswer>()).and_then(offset);
+        if self.claims.get_mut(&epoch).is_some_and(|claim| claim.active().is_some()) {
+            return self.stands_at(epoch, result.ok(), now, out);
+        }
+        match result {
             Ok(offset) => {
                 // A broker answers 0 for a young queue of which it has no offset at all. What the group's own store does
                 // not have is for that not stored either.
@@ -296,6 +320,67 @@ impl Core {
             }
             Err(error) if error.code() == Some(answer::QUERY_NOT_FOUND) => self.start_anew(epoch, now, out),
             Err(error) => self.start_not_answered(epoch, &error, now, out),
+        }
+    }
+
+    /// A broker had forgotten us and has us again: while it had not, its other members had our queues.
+    pub(super) fn ask_where_we_stand(&mut self, addr: &str, now: Nanos, out: &mut Out<Timer>) {
+        for epoch in self.claims_of_master(addr) {
+            self.is_sure(epoch, now, out);
+        }
+    }
+
+    /// False if the claim may be another member's by now. Asks where the group stands as soon as its broker knows us.
+    pub(super) fn is_sure(&mut self, epoch: Epoch, now: Nanos, out: &mut Out<Timer>) -> bool {
+        let Some(claim) = self.claims.get(&epoch) else { return false };
+        let Stage::Active(active) = &claim.stage else { return false };
+        if active.footing != Footing::Unsure {
+            return active.footing == Footing::Sure;
+        }
+        let (topic, broker) = (Arc::clone(&claim.queue.topic), Arc::clone(&claim.queue.broker));
+        let master = self.route(&topic).and_then(|route| route.master(&broker));
+        let knows_us = master.and_then(|master| self.brokers.get(master)).is_some_and(|broker| broker.has > 0);
+        if knows_us {
+            if let Some(active) = self.claims.get_mut(&epoch).and_then(Claim::active) {
+                active.footing = Footing::Asked;
+            }
+            self.ask_stored_offset(epoch, Some(false), now, out);
+        }
+        false
+    }
+
+    /// The connection to a broker is lost.
+    pub(in crate::rocketmq) fn unsure_of(&mut self, addr: &str) {
+        for epoch in self.claims_of_master(addr) {
+            if self.own_store(epoch).is_none()
+                && let Some(active) = self.claims.get_mut(&epoch).and_then(Claim::active)
+            {
+                active.footing = Footing::Unsure;
+            }
+        }
+    }
+
+    fn claims_of_master(&self, addr: &str) -> Vec<Epoch> {
+        let there = |claim: &&Claim| {
+            let master = self.route(&claim.queue.topic).and_then(|route| route.master(&claim.queue.broker));
+            master.is_some_and(|master| **master == *addr)
+        };
+        self.claims.values().filter(there).map(|claim| claim.epoch).collect()
+    }
+
+    /// The group stands at `stored` in a queue of ours that we may have lost meanwhile; `None`: that was not to be found
+    /// out. Where others have finished more than we have asked for we go on behind them: our own way there would deliver
+    /// all of it again, and take the group's offset back.
+    fn stands_at(&mut self, epoch: Epoch, stored: Option<QueueOffset>, now: Nanos, out: &mut Out<Timer>) {
+        let Some(active) = self.claims.get_mut(&epoch).and_then(Claim::active) else { return };
+        // A connection that was lost once more since then makes it unsure again.
+        if std::mem::replace(&mut active.footing, Footing::Sure) == Footing::Unsure {
+            active.footing = Footing::Unsure;
+            return;
+        }
+        match stored.filter(|stored| active.known && *stored > active.next) {
+            Some(stored) => self.correct(epoch, stored, now, out),
+            None => self.progress_moved(now, out),
         }
     }
 
@@ -394,6 +479,8 @@ impl Core {
             // An offset that the broker does not have is committed at once: else a group that has seen nothing yet
             // would start at another place after a restart.
             progress: Progress::new(at, stored),
+            known: true,
+            footing: Footing::Sure,
             commit_failures: 0,
             suggested: 0,
             damaged: Damaged::No,

@@ -43,6 +43,9 @@ impl Core {
     }
 
     fn commit(&mut self, epoch: Epoch, full: bool, now: Nanos, out: &mut Out<Timer>) {
+        if !self.is_sure(epoch, now, out) {
+            return;
+        }
         let Some(claim) = self.claims.get_mut(&epoch) else { return };
         let queue = claim.queue.clone();
         let Some(active) = claim.active() else { return };
@@ -132,7 +135,8 @@ impl Core {
                 self.giving_committed(epoch, now, out);
             }
             Stage::Active(_) if !stored => self.progress_moved(now, out),
-            Stage::Active(_) | Stage::Locating(_) => {}
+            Stage::Active(active) => active.known = true,
+            Stage::Locating(_) => {}
         }
         if let Err(error) = result
             && (times == 1 || times % 20 == 0)

@@ -153,7 +153,7 @@ impl Core {
                 self.not_located(epoch, &format!("the offset store: {offset}"), now, out)
             }
             Ok(Some(offset)) => self.start_at(epoch, offset, Some(offset), now, out),
-            Ok(None) => self.ask_stored_offset(epoch, now, out),
+            Ok(None) => self.ask_stored_offset(epoch, None, now, out),
             Err(source) => self.not_located(epoch, &CommitError::Store { source }.to_string(), now, out),
         }
     }

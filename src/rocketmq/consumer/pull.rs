@@ -465,6 +465,9 @@ impl Core {
                 (waits && at == addr).then_some(epoch)
             })
             .collect();
+        if anew {
+            self.ask_where_we_stand(addr, now, out);
+        }
         for epoch in waiting {
             self.pull(epoch, now, out);
         }

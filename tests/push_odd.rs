@@ -21,7 +21,7 @@ struct Running {
 }
 
 fn run(peer: &Peer) -> Running {
-    let builder = Client::builder().name_servers([peer.text()]).workers(2);
+    let builder = Client::builder().name_servers([peer.text()]).workers(1);
     let client = builder.pull_hold(Duration::from_secs(2), Duration::from_secs(4)).build().unwrap();
     let (tell, events) = unbounded();
     let (told, seen) = unbounded();

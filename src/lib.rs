@@ -40,6 +40,9 @@
 //! Nothing here needs an async runtime: every call that waits has a deadline, every thread a name that begins with
 //! `wl-`. Logs go through the `log` crate, under targets `windlass::...`; no logger is installed.
 
+// What only tests, benches and fuzz targets use is seen to be used with the feature that shows it to them.
+#![cfg_attr(not(feature = "internals"), allow(dead_code, unused_imports))]
+
 mod consume;
 mod disk;
 mod error;
@@ -82,6 +85,7 @@ struct Readme;
 /// What this crate's own simulation, benches and fuzz targets may see. Nothing else may use it; it may change at any
 /// time.
 #[doc(hidden)]
+#[cfg(feature = "internals")]
 pub mod internals {
     /// See `src/wire`.
     pub mod wire {

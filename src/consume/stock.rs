@@ -1,7 +1,7 @@
 //! What one process queue has in stock, and every change of it. The process queue holds it under its one lock; nothing
 //! here locks, waits or calls anybody.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::chunk::{Batch, Chunk, Epoch, Failed, Generation, Part, RunKey, Verdicts};
@@ -11,7 +11,7 @@ use super::queue::{SETTLED, Settings, Share, Tally};
 use super::ring::{Ring, Slot};
 use super::runs::Runs;
 use super::stretch::{Stretch, StretchKey};
-use crate::model::QueueOffset;
+use crate::model::{QueueOffset, SortedMap};
 use crate::work::clock::Nanos;
 
 /// Where the claim's token is. There is at most one that counts: posting another ages all others.
@@ -48,7 +48,7 @@ pub(super) struct Stock<B> {
     pub(super) takeable: u64,
     pub(super) runs: Runs<B>,
     /// Times that an offset has been delivered again here; what has not been is not listed.
-    pub(super) attempts: BTreeMap<i64, u32>,
+    pub(super) attempts: SortedMap<i64, u32>,
     pub(super) failed: Vec<Failed<B>>,
     /// Messages in state `SendingBack`.
     pub(super) sending_back: u64,
@@ -112,7 +112,7 @@ impl<B: Batch> Stock<B> {
             again: VecDeque::new(),
             takeable: 0,
             runs: Runs::default(),
-            attempts: BTreeMap::new(),
+            attempts: SortedMap::new(),
             failed: Vec::new(),
             sending_back: 0,
             messages: 0,

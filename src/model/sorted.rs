@@ -24,13 +24,14 @@ struct Keys<K> {
     len: usize,
 }
 
-/// What an insertion did to the chunks, to be done to the values alike.
+/// What an insertion does to a list of chunks: to the keys, and to the values alike.
+#[derive(Clone, Copy)]
 enum Put {
-    /// A place in a chunk that is there.
+    /// A place in a chunk that has room.
     At(Place),
     /// A new chunk for one entry at the end.
     Behind,
-    /// The chunk was cut into halves first.
+    /// The chunk is cut into halves first.
     Cut(usize, Place),
 }
 
@@ -70,30 +71,17 @@ impl<K: Ord> Keys<K> {
     /// Puts a key where [`Keys::find`] has said.
     fn insert(&mut self, (at, place): Place, key: K) -> Put {
         self.len += 1;
-        let behind_all = at + 1 >= self.chunks.len();
-        match self.chunks.get_mut(at) {
-            Some(chunk) if chunk.len() < CHUNK => {
-                chunk.insert(place, key);
-                Put::At((at, place))
+        let put = match self.chunks.get(at) {
+            Some(chunk) if chunk.len() < CHUNK => Put::At((at, place)),
+            Some(chunk) if place < chunk.len() || at + 1 < self.chunks.len() => {
+                let half = CHUNK / 2;
+                Put::Cut(at, if place <= half { (at, place) } else { (at + 1, place - half) })
             }
-            Some(chunk) if place < chunk.len() || !behind_all => {
-                let mut upper = chunk.split_off(CHUNK / 2);
-                let into = if place <= CHUNK / 2 {
-                    chunk.insert(place, key);
-                    (at, place)
-                } else {
-                    upper.insert(place - CHUNK / 2, key);
-                    (at + 1, place - CHUNK / 2)
-                };
-                self.chunks.insert(at + 1, upper);
-                Put::Cut(at, into)
-            }
-            Some(_) | None => {
-                // What comes in order fills its chunks.
-                self.chunks.push(vec![key]);
-                Put::Behind
-            }
-        }
+            // What comes in order fills its chunks.
+            Some(_) | None => Put::Behind,
+        };
+        insert_at(&mut self.chunks, put, key);
+        put
     }
 
     /// Takes out what [`Keys::find`] has found.
@@ -101,6 +89,23 @@ impl<K: Ord> Keys<K> {
         self.len -= 1;
         remove_at(&mut self.chunks, (at, place))
     }
+}
+
+/// Puts an entry in, cutting its chunk if `put` says so.
+fn insert_at<T>(chunks: &mut Vec<Vec<T>>, put: Put, item: T) {
+    let (at, place) = match put {
+        Put::At(place) => place,
+        Put::Behind => {
+            chunks.push(Vec::new());
+            (chunks.len() - 1, 0)
+        }
+        Put::Cut(chunk, place) => {
+            let upper = chunks[chunk].split_off(CHUNK / 2);
+            chunks.insert(chunk + 1, upper);
+            place
+        }
+    };
+    chunks[at].insert(place, item);
 }
 
 /// Takes an entry out, and its chunk if it was the last one.
@@ -221,24 +226,11 @@ impl<K: Ord, V> SortedMap<K, V> {
     }
 
     fn put(&mut self, free: Place, key: K, value: V) -> Place {
-        match self.keys.insert(free, key) {
-            Put::At((at, place)) => {
-                if at == self.values.len() {
-                    self.values.push(Vec::new());
-                }
-                self.values[at].insert(place, value);
-                (at, place)
-            }
-            Put::Behind => {
-                self.values.push(vec![value]);
-                (self.values.len() - 1, 0)
-            }
-            Put::Cut(chunk, (at, place)) => {
-                let upper = self.values[chunk].split_off(CHUNK / 2);
-                self.values.insert(chunk + 1, upper);
-                self.values[at].insert(place, value);
-                (at, place)
-            }
+        let put = self.keys.insert(free, key);
+        insert_at(&mut self.values, put, value);
+        match put {
+            Put::At(place) | Put::Cut(_, place) => place,
+            Put::Behind => (self.values.len() - 1, 0),
         }
     }
 

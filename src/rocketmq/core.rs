@@ -296,7 +296,7 @@ pub struct Core {
     pub(super) claims: SortedMap<Epoch, Claim>,
     /// Answers to pulls that are indexed and put once the turn's requests are written.
     pub(super) arrived: Vec<Arrived>,
-    pub(super) indexes: Indexes,
+    pub(super) indexes: Arc<Indexes>,
     pub(super) rounds: Rounds,
     pub(super) commit_alarm: Alarm,
     /// Progress for users' own stores.
@@ -380,24 +380,18 @@ impl Core {
     /// Tells an event that concerns a group to that group's observer.
     pub(super) fn tell(&self, group: ConsumerId, event: Event) {
         let observer = self.groups.get(&group).and_then(|group| group.spec.observer.as_ref());
-        self.context.events.emit(observer, event);
+        self.context.events.emit(observer.as_slice(), event);
     }
 
     /// Tells an event that concerns the whole client to every observer.
-    pub(super) fn tell_all(&self, event: &Event) {
-        let mut told = false;
-        for observer in self.groups.values().filter_map(|group| group.spec.observer.as_ref()) {
-            self.context.events.emit(Some(observer), event.clone());
-            told = true;
-        }
-        if !told {
-            self.context.events.emit(None, event.clone());
-        }
+    pub(super) fn tell_all(&self, event: Event) {
+        let observers: Vec<_> = self.groups.values().filter_map(|group| group.spec.observer.as_ref()).collect();
+        self.context.events.emit(&observers, event);
     }
 
     /// The loop has ended though nobody has stopped it: every observer is told.
     pub(super) fn ended(&self, detail: String) {
-        self.tell_all(&Event::ClientEnded { detail });
+        self.tell_all(Event::ClientEnded { detail });
     }
 
     /// Handles what has come until nothing more has.
@@ -414,7 +408,7 @@ impl Core {
                 Arrival::Down { addr, why, lost, first } => {
                     self.broker_down(&addr, lost, now, out);
                     if first {
-                        self.tell_all(&Event::ConnectionLost { addr, why });
+                        self.tell_all(Event::ConnectionLost { addr, why });
                     }
                 }
             }

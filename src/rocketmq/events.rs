@@ -3,16 +3,16 @@
 //! The core and the workers emit [`Event`]s; an [`Observer`] gets them on a serve lane, one after the other, never on the
 //! loop. Every event is logged as well, so that nothing is silent without an observer.
 
+use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-use crossbeam_channel::{Receiver, Sender, bounded};
 
 use super::consumer::outcome::CommitError;
 use crate::model::{Queue, QueueOffset};
 use crate::work::serve::Lane;
+use crate::work::sync::locked;
 
 /// Events that may wait for slow observers. What comes beyond is counted and told as [`Event::Missed`].
 const WAITING_EVENTS: usize = 1024;
@@ -433,9 +433,12 @@ pub struct Events {
     lane: Lane,
 }
 
+/// Who is to be told what.
+type Due = (Arc<dyn Observer>, Arc<Event>);
+
 struct Waiting {
-    sender: Sender<(Arc<dyn Observer>, Event)>,
-    receiver: Receiver<(Arc<dyn Observer>, Event)>,
+    /// A list and not a channel: nobody waits for it, and each kind of channel costs a program 12 kB.
+    events: Mutex<VecDeque<Due>>,
     /// A job of the lane is on its way to the observers.
     telling: AtomicBool,
     missed: AtomicU64,
@@ -444,26 +447,39 @@ struct Waiting {
 impl Events {
     /// Events told on `lane`.
     pub fn new(lane: Lane) -> Self {
-        let (sender, receiver) = bounded(WAITING_EVENTS);
-        let shared = Waiting { sender, receiver, telling: AtomicBool::new(false), missed: AtomicU64::new(0) };
+        let events = Mutex::new(VecDeque::new());
+        let shared = Waiting { events, telling: AtomicBool::new(false), missed: AtomicU64::new(0) };
         Self { shared: Arc::new(shared), lane }
     }
 
-    /// Logs an event and tells it to `observer`. Never blocks.
-    pub fn emit(&self, observer: Option<&Arc<dyn Observer>>, event: Event) {
+    /// Logs an event and tells it to `observers`. Never blocks.
+    pub fn emit(&self, observers: &[&Arc<dyn Observer>], event: Event) {
         log::log!(target: "windlass::events", event.level(), "{event}");
-        let Some(observer) = observer else { return };
-        if self.shared.sender.try_send((Arc::clone(observer), event)).is_err() {
-            self.shared.missed.fetch_add(1, Ordering::Relaxed);
+        if observers.is_empty() {
+            return;
+        }
+        let event = Arc::new(event);
+        for observer in observers {
+            let mut waiting = locked(&self.shared.events);
+            if waiting.len() < WAITING_EVENTS {
+                waiting.push_back((Arc::clone(observer), Arc::clone(&event)));
+            } else {
+                self.shared.missed.fetch_add(1, Ordering::Relaxed);
+            }
         }
         self.tell();
     }
 
     /// Tells what still waits because the lane was full when it happened.
     pub fn nudge(&self) {
-        if !self.shared.receiver.is_empty() {
+        if !self.is_told() {
             self.tell();
         }
+    }
+
+    /// True if no event waits: a moment old.
+    fn is_told(&self) -> bool {
+        locked(&self.shared.events).is_empty()
     }
 
     fn tell(&self) {
@@ -480,7 +496,9 @@ impl Events {
     /// Tells some of what waits. Thread: a serve lane.
     fn told(&self) {
         let _again = Again(self);
-        for (observer, event) in self.shared.receiver.try_iter().take(EVENTS_PER_JOB) {
+        for _ in 0..EVENTS_PER_JOB {
+            let next = locked(&self.shared.events).pop_front();
+            let Some((observer, event)) = next else { break };
             observer.event(&event);
             let events = self.shared.missed.swap(0, Ordering::Relaxed);
             if events > 0 {
@@ -491,7 +509,7 @@ impl Events {
 
     /// Waits until everything emitted so far has been told, at most until `deadline`.
     pub fn drained(&self, deadline: std::time::Instant) -> bool {
-        while self.shared.telling.load(Ordering::Acquire) || !self.shared.receiver.is_empty() {
+        while self.shared.telling.load(Ordering::Acquire) || !self.is_told() {
             if std::time::Instant::now() >= deadline {
                 return false;
             }
@@ -508,7 +526,7 @@ struct Again<'a>(&'a Events);
 impl Drop for Again<'_> {
     fn drop(&mut self) {
         self.0.shared.telling.store(false, Ordering::Release);
-        if !self.0.shared.receiver.is_empty() {
+        if !self.0.is_told() {
             self.0.tell();
         }
     }
@@ -517,7 +535,7 @@ impl Drop for Again<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Mutex;
+    use crossbeam_channel::bounded;
     use std::time::Instant;
 
     fn lost(addr: &str) -> Event {
@@ -535,7 +553,7 @@ mod tests {
             assert_ne!(&**addr, "1", "on purpose");
         });
         for addr in ["0", "1", "2", "3"] {
-            events.emit(Some(&observer), lost(addr));
+            events.emit(&[&observer], lost(addr));
         }
         assert!(events.drained(Instant::now() + Duration::from_secs(10)));
         assert_eq!(*seen.lock().unwrap(), ["0", "1", "2", "3"]);
@@ -551,7 +569,7 @@ mod tests {
             let _ = tell.send(event.clone());
         });
         for at in 0..WAITING_EVENTS + 100 {
-            events.emit(Some(&observer), lost(&at.to_string()));
+            events.emit(&[&observer], lost(&at.to_string()));
         }
         drop(open);
         assert!(events.drained(Instant::now() + Duration::from_secs(10)));

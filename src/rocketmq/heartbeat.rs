@@ -145,7 +145,7 @@ impl Core {
                 self.heartbeat_alarm.at(due, Timer::Heartbeats, out);
                 // A connection that cannot be made is told as such.
                 if times % 20 == 0 && !matches!(error, CallError::Connect { .. } | CallError::Disconnected { .. }) {
-                    self.tell_all(&Event::HeartbeatFailed { addr: Arc::clone(addr), detail: error.to_string() });
+                    self.tell_all(Event::HeartbeatFailed { addr: Arc::clone(addr), detail: error.to_string() });
                 }
             }
         }

@@ -184,7 +184,7 @@ impl Core {
         self.route_alarm.at(due, Timer::Routes, out);
         // A retry topic comes into being with the group's first heartbeat, so that is no news.
         if first && subscribed && !(unknown && topic.starts_with(names::RETRY_PREFIX)) {
-            self.tell_all(&Event::RouteFailed { topic: Arc::clone(topic), detail: error.to_string() });
+            self.tell_all(Event::RouteFailed { topic: Arc::clone(topic), detail: error.to_string() });
         }
     }
 

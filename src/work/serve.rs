@@ -47,8 +47,8 @@ struct Work {
     user: Receiver<Run>,
     busy: AtomicUsize,
     closed: AtomicBool,
-    stop: Receiver<()>,
-    stopper: Mutex<Option<Sender<()>>>,
+    stop: Receiver<Run>,
+    stopper: Mutex<Option<Sender<Run>>>,
 }
 
 /// A job that was not taken: too many wait, or the lane is closed.
@@ -80,7 +80,8 @@ impl Lane {
 
     fn with_most(most: usize) -> Self {
         let ((own, own_jobs), (user, user_jobs)) = (bounded(WAITING_JOBS), bounded(WAITING_JOBS));
-        // Nothing is ever sent on it: dropping the sender is the signal.
+        // Nothing is ever sent on it: dropping the sender is the signal. It is a channel of jobs like the others because
+        // each kind of channel costs a program 12 kB.
         let (stopper, stop) = bounded(0);
         let work = Arc::new(Work {
             own: own_jobs,

@@ -2,15 +2,14 @@
 //! of the messages, gone with the last of them.
 
 use std::ops::{Deref, Range};
-use std::sync::Arc;
-
-use crossbeam_channel::{Receiver, Sender, bounded};
+use std::sync::{Arc, Mutex};
 
 use crate::consume::chunk::Batch;
 use crate::model::{Queue, QueueOffset};
 use crate::wire::frame::{Frame, FrameOwner};
 use crate::wire::remoting::record::Record;
 use crate::work::budget::{Budget, Charge};
+use crate::work::sync::locked;
 
 /// The messages of one pull answer that passed the subscription, in the order of their offsets.
 #[derive(Debug)]
@@ -84,7 +83,7 @@ impl FrameOwner for Excerpt {
 #[derive(Debug, Default)]
 pub struct Records {
     list: Vec<Record>,
-    home: Option<Sender<Vec<Record>>>,
+    home: Option<Arc<Indexes>>,
 }
 
 impl Records {
@@ -112,17 +111,18 @@ impl Drop for Records {
     fn drop(&mut self) {
         if let Some(home) = &self.home {
             self.list.clear();
-            // With enough of them at home this one is not kept.
-            let _ = home.try_send(std::mem::take(&mut self.list));
+            let mut rest = locked(&home.rest);
+            if rest.len() < KEPT {
+                rest.push(std::mem::take(&mut self.list));
+            }
         }
     }
 }
 
-/// Where indexes rest between pulls.
+/// Where indexes rest between pulls: a list and not a channel, which would cost a program 12 kB of its own.
 #[derive(Debug)]
 pub struct Indexes {
-    rest: Receiver<Vec<Record>>,
-    home: Sender<Vec<Record>>,
+    rest: Mutex<Vec<Vec<Record>>>,
 }
 
 /// Indexes that are kept, as many as frames: 80 bytes a message, 400 KiB at 32 messages a pull.
@@ -132,21 +132,15 @@ const KEPT_RECORDS: usize = 1024;
 
 impl Indexes {
     /// None yet.
-    pub fn new() -> Self {
-        let (home, rest) = bounded(KEPT);
-        Self { rest, home }
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { rest: Mutex::new(Vec::with_capacity(KEPT)) })
     }
 
     /// An empty one.
-    pub fn take(&self) -> Records {
-        let list = self.rest.try_recv().ok().filter(|list| list.capacity() <= KEPT_RECORDS).unwrap_or_default();
-        Records { list, home: Some(self.home.clone()) }
-    }
-}
-
-impl Default for Indexes {
-    fn default() -> Self {
-        Self::new()
+    pub fn take(self: &Arc<Self>) -> Records {
+        let list = locked(&self.rest).pop();
+        let list = list.filter(|list| list.capacity() <= KEPT_RECORDS).unwrap_or_default();
+        Records { list, home: Some(Arc::clone(self)) }
     }
 }
 

@@ -244,7 +244,7 @@ impl PushConsumerBuilder {
             max_body: settings.max_body,
             report: Box::new(move |queue, detail| {
                 let event = Event::HandlerFailed { group: Arc::clone(&named), queue: queue.clone(), detail };
-                events.emit(observer.as_ref(), event);
+                events.emit(observer.as_ref().as_slice(), event);
             }),
         };
         let pool = shared.pool()?;

@@ -295,3 +295,88 @@ fn b043_a_commit_that_failed_is_repeated_without_new_movement() {
     let commits = Mutex::new(commits(&peer.seen()));
     assert!(commits.lock().unwrap().windows(2).all(|pair| pair[0] <= pair[1]));
 }
+
+/// A pull that nobody answers is a reason to ask where the broker is now.
+#[test]
+fn a_pull_without_an_answer_has_the_route_asked_for() {
+    let peer = cluster(|_, _| None);
+    let hold = builder(&peer).pull_hold(Duration::from_millis(100), Duration::from_millis(300));
+    let _running = run(&hold.build().unwrap(), |consumer| consumer);
+    let routes = |seen: &[Request]| seen.iter().filter(|at| at.code == 105 && at.field("topic") == TOPIC).count();
+    peer.wait("the route once more", |seen| routes(seen) >= 2);
+}
+
+/// D6: a connection that comes up pulls at once, however long the pause after the failure is.
+#[test]
+fn d6_a_broker_that_is_back_is_pulled_from_at_once() {
+    let lost = Arc::new(AtomicBool::new(false));
+    let is_lost = Arc::clone(&lost);
+    let peer = cluster(move |request, _| if is_lost.load(Ordering::SeqCst) { stored(request, 1) } else { None });
+    let slow = builder(&peer).timing(|timing| timing.pull_retry_most = Duration::from_secs(60));
+    let running = run(&slow.build().unwrap(), |consumer| consumer.pull_retry_delay(Duration::from_secs(60)));
+    peer.wait("a held pull", |seen| !pulls(seen).is_empty());
+    lost.store(true, Ordering::SeqCst);
+    peer.drop_connections();
+    assert_eq!(running.next(), 0);
+}
+
+/// What lies below the offset that was asked for has been delivered, whatever else an answer holds.
+#[test]
+fn b083_messages_below_the_offset_asked_for_are_not_delivered_again() {
+    let peer = cluster(|request, _| match (request.code, request.field("queueOffset")) {
+        (14, _) => Some(Reply::with_fields(0, [("offset", "5")])),
+        (11, "5") => Some(pulled(0, 7, 7, (3..7).flat_map(|at| record(at, b"x")).collect())),
+        _ => None,
+    });
+    let running = run(&builder(&peer).build().unwrap(), |consumer| consumer);
+    let mut seen = [running.next(), running.next()];
+    seen.sort_unstable();
+    let _go = [running.go.send(Outcome::Done), running.go.send(Outcome::Done)];
+    peer.wait("progress", |seen| commits(seen).contains(&7));
+    assert_eq!((seen, running.seen.try_recv().is_err()), ([5, 6], true));
+}
+
+/// D8: a damaged record whose own place cannot be is told, and no other message is buried in its stead.
+#[test]
+fn d8_a_damaged_record_that_names_another_place_is_told_and_buries_nothing() {
+    let peer = cluster(|request, _| match (request.code, request.field("queueOffset")) {
+        (11, "0") => {
+            let mut body = record(900, b"m0");
+            body[88] ^= 1;
+            Some(pulled(0, 1, 2, body))
+        }
+        _ => stored(request, 2),
+    });
+    let running = run(&builder(&peer).build().unwrap(), |consumer| consumer);
+    let told = running.event("damaged record");
+    assert!(
+        matches!(&told, Event::DamagedRecord { offset, physical: None, dead_lettered: false, .. } if offset.0 == 0),
+        "{told:?}"
+    );
+    assert_eq!(running.next(), 1);
+    assert!(peer.seen_of(36).is_empty());
+}
+
+/// A commit that fails is told each time that it did not before.
+#[test]
+fn a_commit_that_fails_again_after_it_went_well_is_told_again() {
+    let failed = AtomicU32::new(0);
+    let peer = cluster(move |request, _| {
+        // 1 fails once, then 2 does.
+        let at = request.field("commitOffset").parse().unwrap_or(0);
+        let fails = request.code == 15 && failed.load(Ordering::SeqCst) + 1 == at;
+        if fails {
+            failed.fetch_add(1, Ordering::SeqCst);
+            return Some(Reply::code(1));
+        }
+        stored(request, 2)
+    });
+    let running = run(&builder(&peer).build().unwrap(), |consumer| consumer.pull_interval(Duration::from_secs(2)));
+    for offset in 0..2 {
+        assert_eq!(running.next(), offset);
+        running.go.send(Outcome::Done).unwrap();
+        let told = running.event("commit failed");
+        assert!(matches!(&told, Event::CommitFailed { offset: at, times: 1, .. } if at.0 == offset + 1), "{told:?}");
+        peer.wait("the commit", |seen| commits(seen).iter().filter(|at| **at == offset + 1).count() >= 2);
+    }
+}

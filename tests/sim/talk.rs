@@ -315,12 +315,16 @@ impl World {
                 }
             }
             (request::PULL_MESSAGE, Some(place)) => {
-                forgotten = matches!(
-                    code,
-                    answer::SUBSCRIPTION_NOT_EXIST
-                        | answer::SUBSCRIPTION_NOT_LATEST
-                        | answer::SUBSCRIPTION_GROUP_NOT_EXIST
-                );
+                // A heartbeat that went out behind the pull has told it already; whoever has given the queue up meanwhile
+                // does not hear the refusal.
+                let beat = self.talk.lines.get(&(who, conn)).and_then(|line| line.beat);
+                forgotten = beat.is_none_or(|beat| beat <= asked.at)
+                    && matches!(
+                        code,
+                        answer::SUBSCRIPTION_NOT_EXIST
+                            | answer::SUBSCRIPTION_NOT_LATEST
+                            | answer::SUBSCRIPTION_GROUP_NOT_EXIST
+                    );
                 let stands = [answer::SUCCESS, answer::PULL_NOT_FOUND, answer::PULL_RETRY_IMMEDIATELY];
                 if stands.contains(&code) {
                     self.talk.way(who, place).good = Some(now);

@@ -1,7 +1,7 @@
 //! Row 11: a send of 1 KiB over the direct port, acknowledged, against a floor that only copies and sums the same
 //! format; allocations per send. Row 12: from a send to the handler, in one process.
 //!
-//! `--gate` makes a missed target exit 1.
+//! `--gate` makes a missed target exit 1; `--handler` measures row 12 only.
 
 // A bench that cannot go on ends.
 #![allow(clippy::unwrap_used)]
@@ -29,11 +29,12 @@ const LIMIT: f64 = 3.0;
 /// Bytes of log that are kept while sends are measured.
 const RETAINED: u64 = 256 << 20;
 const HANDLED: u64 = 400_000;
+const LONE: usize = 3_000;
 
 fn main() {
     let mut gate = Gate::from_args();
     let dir = std::env::temp_dir().join(format!("windlass-bench-{}", std::process::id()));
-    {
+    if !std::env::args().any(|arg| arg == "--handler") {
         let broker = Broker::open(&dir).topic(TOPIC, 4).flush(Flush::Async).retain_bytes(RETAINED).start().unwrap();
         let client = broker.client().unwrap();
         let producer = client.producer("bench").start().unwrap();
@@ -102,8 +103,26 @@ fn produce_to_handler(dir: &std::path::Path) {
         sent.as_secs_f64() * 1e3,
         took.as_secs_f64() * 1e3
     );
+    one_at_a_time(&writer, &body, &handled);
     drop(consumer);
     client.shutdown(Duration::from_secs(5));
+}
+
+/// From the send of a message to the end of its handler, when nothing else is on its way.
+fn one_at_a_time(writer: &windlass::TopicWriter, body: &[u8], handled: &AtomicU64) {
+    let mut waits: Vec<u128> = Vec::new();
+    for _ in 0..LONE {
+        std::thread::sleep(Duration::from_micros(300));
+        let (before, begun) = (handled.load(Ordering::Relaxed), Instant::now());
+        writer.send(body).unwrap();
+        while handled.load(Ordering::Relaxed) == before {
+            std::thread::yield_now();
+        }
+        waits.push(begun.elapsed().as_micros());
+    }
+    waits.sort_unstable();
+    let [p50, p99] = [50, 99].map(|percent| waits[waits.len() * percent / 100]);
+    println!("one message at a time to its handler: p50 {p50} us, p99 {p99} us");
 }
 
 /// Writes the store's format into one mapped file, over and over: an envelope of 32 bytes, a record as RocketMQ stores

@@ -18,12 +18,12 @@ mod draft;
 mod event;
 mod flush;
 mod format;
+mod growth;
 mod index;
 mod keys;
 mod lookup;
 mod marks;
 mod options;
-mod pace;
 mod queue;
 mod read;
 mod recovery;
@@ -89,8 +89,8 @@ struct Shared {
     flusher: flush::Flusher,
     segment_signal: threads::Signal,
     spares: Mutex<Vec<seal::Spare>>,
-    /// The segment step's; a leaf lock that it holds over its own input and output only.
-    pace: Mutex<pace::Pace>,
+    /// The segment step's; a leaf lock.
+    growth: Mutex<growth::Growth>,
     /// The log grows fast and its pages may be large ones.
     large: AtomicBool,
     was_full: AtomicBool,

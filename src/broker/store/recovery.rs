@@ -579,7 +579,7 @@ impl Recovery {
             flusher: super::flush::Flusher::default(),
             segment_signal: super::threads::Signal::default(),
             spares: Mutex::default(),
-            pace: Mutex::default(),
+            growth: Mutex::default(),
             large: AtomicBool::new(false),
             was_full: AtomicBool::new(false),
             meta_synced: AtomicBool::new(false),

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::append::{Next, Sealing, Tail};
 use super::checkpoint::End;
 use super::event::{AppendError, Event};
+use super::growth::{FAST_AHEAD, Growth};
 use super::index::{self, About, Builder, IndexFile};
-use super::pace::{FAST_AHEAD, Pace};
 use super::queue::StoreQueue;
 use super::scan::{Since, scan};
 use super::segments::{Segment, name_of};
@@ -179,7 +179,7 @@ impl Shared {
 
     /// Looks how fast the log grows.
     fn measure(&self, now_ms: i64) {
-        let fast = locked(&self.pace).measure(self.log_end.load(Ordering::SeqCst), now_ms);
+        let fast = locked(&self.growth).measure(self.log_end.load(Ordering::SeqCst), now_ms);
         // What waits for each sync must not wait for a whole large page to be written.
         self.large.store(fast && self.options.flush != Flush::Sync, Ordering::Relaxed);
     }
@@ -193,22 +193,23 @@ impl Shared {
             (tail.segment.start + tail.writer.end() as u64, [Some(active), next])
         };
         let segments = segments.each_ref().map(Option::as_ref);
-        let mut pace = locked(&self.pace);
+        // Taken out: only this step changes it, and what follows waits for the disk.
+        let mut growth = std::mem::take(&mut *locked(&self.growth));
         let large = self.large.load(Ordering::Relaxed);
-        if let Err(error) = suit_pages(&mut pace, large, end, segments) {
-            drop(pace);
+        if let Err(error) = suit_pages(&mut growth, large, end, segments) {
             return self.take_no_more(&error.to_string());
         }
         let ahead = self.options.populate_bytes.max(if large { FAST_AHEAD } else { 0 });
         let wanted = end.saturating_add(ahead);
-        let mut reached = pace.populated.max(end);
+        let mut reached = growth.populated.max(end);
         for (segment, region) in segments.into_iter().flatten() {
             if reached < wanted && (segment.start..segment.limit()).contains(&reached) {
                 region.populate(within(segment, reached)..within(segment, wanted));
                 reached = wanted.min(segment.limit());
             }
         }
-        pace.populated = reached;
+        growth.populated = reached;
+        *locked(&self.growth) = growth;
         // The step is asked for again when half of that has been used; at the latest when a segment ends.
         let low = if reached < wanted { u64::MAX } else { end + ahead / 2 };
         self.populate_at.store(low, Ordering::Relaxed);
@@ -374,25 +375,25 @@ impl Shared {
 /// Large pages ahead of a log that grows fast. One that has become slow gets small ones again: a large page is written
 /// for the least change.
 fn suit_pages(
-    pace: &mut Pace,
+    growth: &mut Growth,
     large: bool,
     end: u64,
     segments: [Option<&(Arc<Segment>, Arc<Region>)>; 2],
 ) -> std::io::Result<()> {
     for (segment, region) in segments.into_iter().flatten() {
-        let small = segment.limit() <= pace.small_to || !segment.large.load(Ordering::Relaxed);
+        let small = segment.limit() <= growth.small_to || !segment.large.load(Ordering::Relaxed);
         if large && small {
             // What is populated is small and stays so.
-            region.make_large(within(segment, pace.populated.max(end)));
+            region.make_large(within(segment, growth.populated.max(end)));
             segment.large.store(true, Ordering::Relaxed);
         } else if !large && !small {
             region.make_small(within(segment, end))?;
-            pace.small_to = segment.limit();
-            pace.populated = pace.populated.min(end);
+            growth.small_to = segment.limit();
+            growth.populated = growth.populated.min(end);
         }
     }
     if large {
-        pace.small_to = 0;
+        growth.small_to = 0;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ pub(super) const FAST_AHEAD: u64 = 32 << 20;
 
 /// See the top of the file. Belongs to whoever runs the segment step.
 #[derive(Debug, Default)]
-pub(super) struct Pace {
+pub(super) struct Growth {
     /// End of the log and time at the last measurement.
     at: u64,
     ms: i64,
@@ -26,7 +26,7 @@ pub(super) struct Pace {
     pub small_to: u64,
 }
 
-impl Pace {
+impl Growth {
     /// The log ends at `end` now. True if it grows fast, or did a moment ago.
     pub fn measure(&mut self, end: u64, now_ms: i64) -> bool {
         let (bytes, took) = (end.saturating_sub(self.at), now_ms.saturating_sub(self.ms));
@@ -46,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_log_is_fast_while_it_brings_much_in_little_time_and_ten_seconds_longer() {
-        let mut pace = Pace::default();
+        let mut growth = Growth::default();
         let mut end = 0;
         // (bytes more, ms later, fast)
         let steps = [
@@ -67,7 +67,7 @@ mod tests {
         for (number, (more, later, fast)) in steps.into_iter().enumerate() {
             end += more;
             now += later;
-            assert_eq!(pace.measure(end, now), fast, "step {number}");
+            assert_eq!(growth.measure(end, now), fast, "step {number}");
         }
     }
 }

@@ -18,7 +18,7 @@ mod item;
 mod table;
 
 pub use item::Item;
-pub(crate) use item::{body, member, members};
+pub(crate) use item::{body, each_member, member, put};
 pub(in crate::wire) use item::{ordinal, text_enum};
 pub use table::{Key, QueueTable};
 

@@ -4,7 +4,7 @@
 //! The library reads JSON into a [`Value`] with code that it has compiled itself; only the picking of members is
 //! compiled here. Deriving it was a third of what this crate handed to the compiler, and five more crates to build.
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::error::WireError;
 use crate::wire::remoting::push_escaped;
@@ -164,11 +164,11 @@ impl<T: Item> Item for Option<T> {
 
 impl<T: Item> Item for Vec<T> {
     fn read(field: &'static str, value: Value) -> Result<Self, WireError> {
-        let values = elements(field, value)?;
-        let mut items = Self::with_capacity(values.len());
-        for value in values {
+        let mut items = Self::with_capacity(value.as_array().map_or(0, Vec::len));
+        each_element(field, value, &mut |value| {
             items.push(T::read(field, value)?);
-        }
+            Ok(())
+        })?;
         Ok(items)
     }
 
@@ -182,22 +182,38 @@ impl<T: Item> Item for Vec<T> {
     }
 }
 
-/// The elements of a list; null has none.
-fn elements(field: &'static str, value: Value) -> Result<Vec<Value>, WireError> {
+/// Hands on the elements of a list; null has none.
+fn each_element(
+    field: &'static str,
+    value: Value,
+    take: &mut dyn FnMut(Value) -> Result<(), WireError>,
+) -> Result<(), WireError> {
     match value {
-        Value::Null => Ok(Vec::new()),
-        Value::Array(values) => Ok(values),
+        Value::Null => Ok(()),
+        Value::Array(values) => values.into_iter().try_for_each(take),
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Object(_) => Err(WireError::WrongKind { field }),
     }
 }
 
-/// The members of an object; null has none.
-pub(crate) fn members(field: &'static str, value: Value) -> Result<Map<String, Value>, WireError> {
+/// Hands on the members of an object; null has none. Walked here and nowhere else, so that it is compiled once and not
+/// for each kind of body.
+pub(crate) fn each_member(
+    field: &'static str,
+    value: Value,
+    take: &mut dyn FnMut(String, Value) -> Result<(), WireError>,
+) -> Result<(), WireError> {
     match value {
-        Value::Null => Ok(Map::new()),
-        Value::Object(members) => Ok(members),
+        Value::Null => Ok(()),
+        Value::Object(members) => members.into_iter().try_for_each(|(name, value)| take(name, value)),
         Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => Err(WireError::WrongKind { field }),
     }
+}
+
+/// Reads a member into its place: compiled once for each type of member.
+#[inline(never)]
+pub(crate) fn put<T: Item>(place: &mut T, field: &'static str, value: Value) -> Result<(), WireError> {
+    *place = T::read(field, value)?;
+    Ok(())
 }
 
 /// Appends a comma unless the list or object has just been opened.
@@ -251,12 +267,10 @@ macro_rules! body {
                 value: $crate::wire::json::Value,
             ) -> Result<Self, $crate::error::WireError> {
                 let mut body = Self::default();
-                for (name, value) in $crate::wire::json::members(field, value)? {
-                    match name.as_str() {
-                        $($wire => body.$field = $crate::wire::json::Item::read($wire, value)?,)*
-                        _ => {}
-                    }
-                }
+                $crate::wire::json::each_member(field, value, &mut |name, value| match name.as_str() {
+                    $($wire => $crate::wire::json::put(&mut body.$field, $wire, value),)*
+                    _ => Ok(()),
+                })?;
                 Ok(body)
             }
 

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use super::item::{Item, comma, members, write_text, write_whole};
+use super::item::{Item, comma, each_member, write_text, write_whole};
 use crate::error::WireError;
 use crate::model::SortedMap;
 
@@ -51,10 +51,11 @@ impl Key for i32 {
 impl<K: Key, V: Item> Item for SortedMap<K, V> {
     fn read(field: &'static str, value: Value) -> Result<Self, WireError> {
         let mut map = Self::new();
-        for (name, value) in members(field, value)? {
+        each_member(field, value, &mut |name, value| {
             let key = K::read(name).ok_or(WireError::BadNumber { field })?;
             map.insert(key, V::read(field, value)?);
-        }
+            Ok(())
+        })?;
         Ok(map)
     }
 
@@ -106,13 +107,14 @@ impl<K: Item, V: Item> Item for QueueTable<K, V> {
                 put(K::read(field, key)?, V::read(field, value)?);
             }
         } else {
-            for (name, value) in members(field, value)? {
+            each_member(field, value, &mut |name, value| {
                 // A reference or a class name is never acted on.
                 if !name.starts_with(['$', '@']) {
                     // A quoted key may itself be written in Java's way.
                     put(super::read(field, name.as_bytes())?, V::read(field, value)?);
                 }
-            }
+                Ok(())
+            })?;
         }
         Ok(found.into_values().collect())
     }

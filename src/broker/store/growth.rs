@@ -1,5 +1,5 @@
-//! How fast the log grows, as the segment step sees it, and which pages it has brought into memory. Decides how far ahead
-//! pages are made and whether they are large ones; touches none itself.
+//! How fast the log grows, as the segment step sees it, and which pages it has brought into memory. Decides whether they
+//! are large ones; touches none itself.
 
 /// The log is fast from this many bytes a millisecond on: a large page that is written once more with each sync is then
 /// a small part of what is written.
@@ -9,8 +9,6 @@ const MUCH: u64 = 2 << 20;
 const LONG_MS: i64 = 1000;
 /// A log that was fast counts as fast for this long: going back to small pages costs a sync and the pages made ahead.
 const CALM_MS: i64 = 10_000;
-/// How far ahead of a fast log pages are made: what it appends while an index file and a checkpoint are synced.
-pub(super) const FAST_AHEAD: u64 = 32 << 20;
 
 /// See the top of the file. Belongs to whoever runs the segment step.
 #[derive(Debug, Default)]

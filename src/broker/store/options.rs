@@ -94,7 +94,7 @@ impl Options {
     }
 
     /// How far ahead of the log's end pages are brought into memory, in bytes. Default 8 MiB. A log that grows by more
-    /// than 32 MiB a second gets at least 32 MiB, in pages of 2 MiB where the system has them (not with `Flush::Sync`).
+    /// than 32 MiB a second has pages of 2 MiB where the system gives them (not with `Flush::Sync`).
     pub fn populate_bytes(mut self, bytes: u64) -> Self {
         self.populate_bytes = bytes;
         self

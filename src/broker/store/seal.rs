@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::append::{Next, Sealing, Tail};
 use super::checkpoint::End;
 use super::event::{AppendError, Event};
-use super::growth::{FAST_AHEAD, Growth};
+use super::growth::Growth;
 use super::index::{self, About, Builder, IndexFile};
 use super::queue::StoreQueue;
 use super::scan::{Since, scan};
@@ -184,7 +184,7 @@ impl Shared {
         self.large.store(fast && self.options.flush != Flush::Sync, Ordering::Relaxed);
     }
 
-    /// Brings the pages that the next appends will touch into memory, farther ahead while the log grows fast.
+    /// Brings the pages that the next appends will touch into memory.
     fn populate(&self) {
         let (end, segments) = {
             let tail = self.tail.lock();
@@ -199,7 +199,7 @@ impl Shared {
         if let Err(error) = suit_pages(&mut growth, large, end, segments) {
             return self.take_no_more(&error.to_string());
         }
-        let ahead = self.options.populate_bytes.max(if large { FAST_AHEAD } else { 0 });
+        let ahead = self.options.populate_bytes;
         let wanted = end.saturating_add(ahead);
         let mut reached = growth.populated.max(end);
         for (segment, region) in segments.into_iter().flatten() {

@@ -30,8 +30,39 @@ impl<C> Clone for Handle<C> {
 struct Shared<C> {
     callers: Sender<C>,
     own: Sender<C>,
+    waiting: Arc<Waiting<C>>,
     ringer: Arc<Ringer>,
     counters: Arc<Counters>,
+}
+
+/// What has been posted and not been taken. Both ends know it: the channel keeps what nobody will take until the last
+/// handle goes, and whoever waits for its answer would not hear that the loop has ended.
+struct Waiting<C> {
+    callers: Receiver<C>,
+    own: Receiver<C>,
+    ended: AtomicBool,
+}
+
+impl<C> Waiting<C> {
+    /// The next command: the own threads' first.
+    fn take(&self) -> Option<C> {
+        self.own.try_recv().or_else(|_| self.callers.try_recv()).ok()
+    }
+
+    fn end(&self) {
+        self.ended.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.clear();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    /// Drops what waits, whose takers learn of it by that.
+    fn clear(&self) {
+        while self.take().is_some() {}
+    }
 }
 
 /// A command that was not taken, given back.
@@ -66,11 +97,14 @@ impl<C> Handle<C> {
     /// # Errors
     /// [`PostError`] with the command.
     pub fn post_within(&self, command: C, most: Duration) -> Result<(), PostError<C>> {
+        if self.shared.waiting.has_ended() {
+            return Err(PostError::Closed(command));
+        }
         self.shared.callers.send_timeout(command, most).map_err(|error| match error {
             SendTimeoutError::Timeout(command) => PostError::Full(command),
             SendTimeoutError::Disconnected(command) => PostError::Closed(command),
         })?;
-        self.shared.ringer.ring();
+        self.posted();
         Ok(())
     }
 
@@ -94,12 +128,25 @@ impl<C> Handle<C> {
     }
 
     fn send(&self, to: &Sender<C>, command: C) -> Result<(), PostError<C>> {
+        if self.shared.waiting.has_ended() {
+            return Err(PostError::Closed(command));
+        }
         to.try_send(command).map_err(|error| match error {
             TrySendError::Full(command) => PostError::Full(command),
             TrySendError::Disconnected(command) => PostError::Closed(command),
         })?;
-        self.shared.ringer.ring();
+        self.posted();
         Ok(())
+    }
+
+    /// A command has been put down.
+    fn posted(&self) {
+        // Its fence stands between the command and the look at `ended`, as that of `Waiting::end` does the other way round:
+        // either the loop's end finds the command, or this finds that it has come too late for that.
+        self.shared.ringer.ring();
+        if self.shared.waiting.has_ended() {
+            self.shared.waiting.clear();
+        }
     }
 }
 
@@ -132,28 +179,32 @@ impl Ringer {
     }
 }
 
-/// The loop's end of the inbox.
-pub struct Inbox<C> {
-    callers: Receiver<C>,
-    own: Receiver<C>,
-}
+/// The loop's end of the inbox. Dropping it drops what waits, and from then on every command comes back.
+pub struct Inbox<C>(Arc<Waiting<C>>);
 
 impl<C> Inbox<C> {
     /// An inbox and the handle that posts to it.
     pub(super) fn new(ringer: Arc<Ringer>, counters: Arc<Counters>) -> (Self, Handle<C>) {
         let ((callers, from_callers), (own, from_own)) = (bounded(CALLERS_PLACES), bounded(OWN_PLACES));
-        let shared = Arc::new(Shared { callers, own, ringer, counters });
-        (Self { callers: from_callers, own: from_own }, Handle { shared })
+        let waiting = Arc::new(Waiting { callers: from_callers, own: from_own, ended: AtomicBool::new(false) });
+        let shared = Arc::new(Shared { callers, own, waiting: waiting.clone(), ringer, counters });
+        (Self(waiting), Handle { shared })
     }
 
     /// The next command: the own threads' first.
     pub fn take(&self) -> Option<C> {
-        self.own.try_recv().or_else(|_| self.callers.try_recv()).ok()
+        self.0.take()
     }
 
     /// True if no command waits: a moment old.
     pub fn is_empty(&self) -> bool {
-        self.own.is_empty() && self.callers.is_empty()
+        self.0.own.is_empty() && self.0.callers.is_empty()
+    }
+}
+
+impl<C> Drop for Inbox<C> {
+    fn drop(&mut self) {
+        self.0.end();
     }
 }
 
@@ -249,7 +300,7 @@ mod loom_tests {
 mod tests {
     use super::*;
 
-    fn inbox() -> (mio::Poll, Inbox<u32>, Handle<u32>, Arc<Ringer>) {
+    fn inbox<C>() -> (mio::Poll, Inbox<C>, Handle<C>, Arc<Ringer>) {
         let poll = mio::Poll::new().unwrap();
         let counters = Arc::new(Counters::default());
         let ringer = Ringer::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap(), counters.clone());
@@ -268,6 +319,23 @@ mod tests {
         assert_eq!((inbox.take(), inbox.take()), (Some(99), Some(0)));
         drop(inbox);
         assert_eq!(handle.post(7), Err(PostError::Closed(7)));
+    }
+
+    #[test]
+    fn what_an_ended_loop_has_not_taken_is_dropped_at_once() {
+        let (_poll, inbox, handle, _) = inbox::<Arc<()>>();
+        let command = Arc::new(());
+        handle.post(command.clone()).unwrap();
+        handle.post_own(command.clone()).unwrap();
+        drop(inbox);
+        assert_eq!(Arc::strong_count(&command), 1);
+        for refused in [handle.post(command.clone()), handle.post_within(command.clone(), Duration::from_secs(1))] {
+            assert!(matches!(refused, Err(PostError::Closed(_))));
+        }
+        // Whoever was between his look and his post.
+        handle.shared.callers.send(command.clone()).unwrap();
+        handle.posted();
+        assert_eq!(Arc::strong_count(&command), 1);
     }
 
     #[test]

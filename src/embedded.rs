@@ -39,11 +39,6 @@ use crate::work::serve::Lane;
 
 use self::desk::{Desk, Waits, framed, pulled, sent};
 
-/// A loop that pulled this many messages before it came to the end of a queue takes a nap before it waits for more. One
-/// whose messages come one by one never does.
-const MANY: usize = 256;
-/// How long it is; the system makes it some 50 us longer.
-const NAP: Duration = Duration::from_micros(50);
 /// How long a broker that stops waits for each of its own clients.
 const GUEST_STOP: Duration = Duration::from_secs(1);
 
@@ -74,7 +69,7 @@ impl Broker {
             let others = SocketPort::new(start, Arc::clone(&known), lanes.clone(), servers, start.seed);
             let calls = SocketCaller::new(start, known, lanes);
             let caller = DirectCaller { link: Arc::clone(&link), others: calls };
-            (Box::new(DirectPort { link, others, arrivals: VecDeque::new(), up: false, taken: 0 }), Arc::new(caller))
+            (Box::new(DirectPort { link, others, arrivals: VecDeque::new(), up: false }), Arc::new(caller))
         })?;
         if let Some(link) = made {
             // Set once, here.
@@ -319,20 +314,6 @@ struct DirectPort {
     others: SocketPort,
     arrivals: VecDeque<Arrival>,
     up: bool,
-    /// Messages pulled since a pull had to wait, or since the last nap.
-    taken: usize,
-}
-
-impl DirectPort {
-    /// Before a pull of a queue that has come to its end while many messages come: lets more of them come. A pull that
-    /// waits has the next append wake this loop, which costs the sender more than fifty appends.
-    fn gather(&mut self, request: &PullRequest<'_>) {
-        if self.taken < MANY || self.link.dispatcher.clock().is_test() || self.link.dispatcher.has_at(request) {
-            return;
-        }
-        self.taken = 0;
-        std::thread::sleep(NAP);
-    }
 }
 
 impl Port for DirectPort {
@@ -344,16 +325,7 @@ impl Port for DirectPort {
             self.up = true;
             self.arrivals.push_back(Arrival::Up { addr: Arc::clone(&self.link.own), again: false });
         }
-        if let Ask::Pull(request) = ask {
-            self.gather(request);
-        }
-        let Some(result) = self.link.carry(to, ask, &mut once(Waits::Core(ticket))) else {
-            self.taken = 0;
-            return;
-        };
-        if let Ok(Answer::Pulled { frames, .. }) = &result {
-            self.taken += frames.len();
-        }
+        let Some(result) = self.link.carry(to, ask, &mut once(Waits::Core(ticket))) else { return };
         match ask {
             // Not before the next turn: the core asks for more as soon as it has an answer, and would take in a whole
             // queue before it puts the first message.

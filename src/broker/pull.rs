@@ -138,12 +138,6 @@ impl Dispatcher {
         Ok(Pulled::Held)
     }
 
-    /// Whether there may be a message where this pull asks for one: a moment old.
-    pub fn has_at(&self, request: &PullRequest<'_>) -> bool {
-        let queue = self.store.find_queue(&request.topic, request.queue_id);
-        queue.is_some_and(|queue| self.store.bounds(&queue).1.0 > request.queue_offset)
-    }
-
     /// Answers a pull whose messages have to be read from the disk.
     pub fn pull_cold(&self, pull: &HeldPull) -> PullReply {
         self.run(pull, Cold::Read).unwrap_or_else(|| PullReply {

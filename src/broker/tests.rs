@@ -498,16 +498,6 @@ fn pulls_that_wait_for_a_deleted_topic_are_answered() {
     assert_eq!(node.dispatcher.holds.lock().len(), 0);
 }
 
-#[test]
-fn whether_a_pull_would_find_something_is_told_without_pulling() {
-    let node = Node::plain(&FaultyDisk::new());
-    let there = |offset| node.dispatcher.has_at(&node.pull_request("t", offset, 0));
-    assert!(!there(0));
-    node.send("t", "", b"a").unwrap();
-    node.send("t", "", b"b").unwrap();
-    assert_eq!([there(0), there(1), there(2)], [true, true, false]);
-}
-
 /// C-070: sends and held pulls race; every pull has one answer, and no message waits for longer than its append.
 #[test]
 fn c_070_a_message_that_comes_while_a_pull_is_being_held_wakes_it() {

@@ -330,6 +330,8 @@ struct Near {
     segment: Option<Arc<Segment>>,
     region: Option<Arc<dyn FrameOwner>>,
     fetched: Option<(u64, Frame)>,
+    /// Much of what was fetched lies between the records.
+    sparse: bool,
 }
 
 impl Near {
@@ -342,9 +344,9 @@ impl Near {
             && to <= *start + frame.len() as u64
         {
             let at = usize::try_from(from - start).ok()?;
-            return Some(frame.slice(at..at + usize::try_from(to - from).ok()?));
+            return Some(self.cut(frame.slice(at..at + usize::try_from(to - from).ok()?)));
         }
-        let (mut end, mut useful) = (to, to - from);
+        let (mut end, mut useful, mut wanted) = (to, to - from, to - from);
         for next in ahead.iter().skip(1) {
             let next_end = next.physical + u64::from(next.size);
             useful += u64::from(next.size);
@@ -354,12 +356,19 @@ impl Near {
             if next_end - from > 512 * 1024 {
                 break;
             }
-            end = next_end;
+            (end, wanted) = (next_end, wanted + u64::from(next.size));
         }
         let mut bytes = vec![0; usize::try_from(end - from).ok()?];
         segment.blob(&*shared.disk).ok()?.read_at(from - segment.start, &mut bytes).ok()?;
         let frame = Frame::from(bytes);
+        self.sparse = end - from > wanted + wanted / 4;
         self.fetched = Some((from, frame.clone()));
-        Some(frame.slice(0..usize::try_from(to - from).ok()?))
+        Some(self.cut(frame.slice(0..usize::try_from(to - from).ok()?)))
+    }
+
+    /// A record that leaves what lies between behind: an answer that waits for a slow peer keeps its own bytes alive, by
+    /// which it is counted, and not those of the other queues of the log.
+    fn cut(&self, record: Frame) -> Frame {
+        if self.sparse { Frame::from(record.bytes().to_vec()) } else { record }
     }
 }

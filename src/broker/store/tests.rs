@@ -119,6 +119,30 @@ fn read(store: &Store, queue: &StoreQueue, from: i64) -> Found {
     store.read(queue, QueueOffset(from), &Limits::default(), &All, Cold::Read)
 }
 
+/// What waits for slow peers is counted by its own length: it must not keep the other queues' messages alive.
+#[test]
+fn an_answer_from_the_disk_keeps_little_more_alive_than_its_messages() {
+    let disk = FaultyDisk::new();
+    let (store, _) = open(&disk, small().segments(65_536, 65_536).mapped_bytes(0));
+    let queues: Vec<_> = (0..4).map(|id| store.queue("t", id)).collect();
+    for n in 0..600 {
+        store.append(&queues[n % 4], &message(&[b'x'; 500], b""), 0).unwrap();
+    }
+    store.flush_step().unwrap();
+    store.segment_step(0);
+    let cold = store.read(&queues[1], QueueOffset(0), &Limits::default(), &All, Cold::Refuse);
+    assert_eq!(cold.status, Status::Cold);
+    let frames = read(&store, &queues[1], 0).frames;
+    let (mut kept, mut owners): (usize, Vec<&Frame>) = (0, Vec::new());
+    for frame in &frames {
+        if !owners.iter().any(|owner| owner.shares_owner(frame)) {
+            (kept, owners) = (kept + frame.held_bytes(), [owners, vec![frame]].concat());
+        }
+    }
+    let own: usize = frames.iter().map(Frame::len).sum();
+    assert!(frames.len() >= 16 && kept <= own * 3 / 2, "{} frames, {own} bytes, {kept} kept", frames.len());
+}
+
 #[test]
 fn reads_outside_the_queue_say_which_way_and_where_to_go_on() {
     let disk = FaultyDisk::new();

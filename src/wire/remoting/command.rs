@@ -243,14 +243,17 @@ fn read_binary<'a>(header: &'a [u8], command: &mut Command<'a>) -> Result<(), Wi
     // Bytes behind the map are nobody's; 4.9.3 ignores them too.
     let map = cursor.take_signed("fields", len)?;
     if !map.is_empty() {
-        let (mut entries, mut count) = (Cursor::new(map), 0);
-        while entry(&mut entries).is_some() {
-            count += 1;
+        let mut entries = Cursor::new(map);
+        command.fields.begin_binary(map);
+        while let Some((name, value)) = entry(&mut entries) {
+            // Both lie in what was read of the map, the value at its end.
+            let value_at = map.len() - entries.left() - value.len();
+            command.fields.push(value_at - 4 - name.len(), Value::of(name), value_at, Value::of(value));
         }
         if entries.left() > 0 {
             return Err(entry_error(entries));
         }
-        command.fields.begin_binary(map, count);
+        command.fields.end_binary();
     }
     Ok(())
 }

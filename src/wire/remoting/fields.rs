@@ -12,7 +12,7 @@ use crate::wire::bytes::{Cursor, decimal, push_decimal, readable, short_decimal}
 /// Longest name of a field in the binary form, in bytes.
 pub const NAME_MAX: usize = i16::MAX as usize;
 
-/// Fields of a JSON header are remembered up to this many; a header with more is walked again when asked. The widest of a
+/// Fields of a header are remembered up to this many; a header with more is walked again when asked. The widest of a
 /// Java peer, an access-controlled pull of 5.3.3, has 16.
 const REMEMBERED: usize = 16;
 
@@ -138,7 +138,7 @@ fn odd_number(raw: &[u8], escaped: bool) -> Option<i64> {
     (value.abs() < 9.2e18).then_some(value as i64)
 }
 
-/// Where one field of a JSON header stands, in eight bytes: commands are handed up by value.
+/// Where one field of a header stands, in eight bytes: commands are handed up by value.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     name_at: u16,
@@ -158,12 +158,12 @@ const VALUE: u8 = 2;
 enum Form {
     /// No map at all.
     Absent,
-    /// A JSON object, whose fields are remembered if there are not too many.
-    Json([Place; REMEMBERED]),
-    /// A JSON object that is walked again: it has many fields, or very long ones.
+    /// A map of either form whose fields are remembered: there are not too many, and none is very long.
+    Places([Place; REMEMBERED]),
+    /// A JSON object that is walked again.
     JsonWalk,
-    /// Entries that are walked again, which costs no more than to remember them.
-    Binary,
+    /// A binary map that is walked again.
+    BinaryWalk,
 }
 
 /// The extension fields of one command.
@@ -183,12 +183,21 @@ impl<'a> Fields<'a> {
         Self { header, from: 0, count: 0, form: Form::Absent }
     }
 
-    /// Becomes the binary map whose `count` entries are `map`: in place, as a whole one is too large to be handed over.
+    /// Becomes the binary map `map`, whose entries are pushed next: in place, as a whole one is too large to be handed over.
     #[inline(always)]
-    pub(super) fn begin_binary(&mut self, map: &'a [u8], count: usize) {
+    pub(super) fn begin_binary(&mut self, map: &'a [u8]) {
         self.header = map;
-        self.count = count;
-        self.form = Form::Binary;
+        self.from = 0;
+        self.count = 0;
+        self.form = Form::Places([Place::default(); REMEMBERED]);
+    }
+
+    /// All entries of the binary map have been pushed.
+    #[inline(always)]
+    pub(super) fn end_binary(&mut self) {
+        if matches!(self.form, Form::JsonWalk) {
+            self.form = Form::BinaryWalk;
+        }
     }
 
     /// Starts a JSON map at `from`, forgetting one that came before: of two, the later wins.
@@ -196,13 +205,13 @@ impl<'a> Fields<'a> {
     pub(super) fn begin(&mut self, from: usize) {
         self.from = from;
         self.count = 0;
-        self.form = Form::Json([Place::default(); REMEMBERED]);
+        self.form = Form::Places([Place::default(); REMEMBERED]);
     }
 
-    /// Remembers a field of the JSON map whose name and value are slices of the header, given by their positions in it.
+    /// Remembers a field of the map whose name and value are slices of the header, given by their positions in it.
     #[inline(always)]
     pub(super) fn push(&mut self, name_at: usize, name: Value<'a>, value_at: usize, value: Value<'a>) {
-        if let Form::Json(places) = &mut self.form {
+        if let Form::Places(places) = &mut self.form {
             // All three numbers behind `value_at` are below it or below 2^16 with it.
             let short = value_at.saturating_add(value.raw.len()) <= usize::from(u16::MAX);
             match (places.get_mut(self.count), u8::try_from(name.raw.len())) {
@@ -241,9 +250,9 @@ impl<'a> Fields<'a> {
     pub fn iter(&self) -> FieldIter<'_, 'a> {
         FieldIter(match &self.form {
             Form::Absent => Walk::Binary(Cursor::new(&[])),
-            Form::Json(places) => Walk::Places(self.header, places.get(..self.count).unwrap_or_default().iter()),
+            Form::Places(places) => Walk::Places(self.header, places.get(..self.count).unwrap_or_default().iter()),
             Form::JsonWalk => Walk::Json(scan::Members::new(self.header, self.from)),
-            Form::Binary => Walk::Binary(Cursor::new(self.header)),
+            Form::BinaryWalk => Walk::Binary(Cursor::new(self.header)),
         })
     }
 

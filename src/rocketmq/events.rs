@@ -5,14 +5,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::consumer::outcome::CommitError;
 use crate::model::{Queue, QueueOffset};
 use crate::work::serve::Lane;
-use crate::work::sync::locked;
+use crate::work::sync::{Mutex, locked};
 
 /// Events that may wait for slow observers. What comes beyond is counted and told as [`Event::Missed`].
 const WAITING_EVENTS: usize = 1024;

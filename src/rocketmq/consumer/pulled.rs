@@ -2,14 +2,14 @@
 //! of the messages, gone with the last of them.
 
 use std::ops::{Deref, Range};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use crate::consume::chunk::Batch;
 use crate::model::{Queue, QueueOffset};
 use crate::wire::frame::{Frame, FrameOwner};
 use crate::wire::remoting::record::Record;
 use crate::work::budget::{Budget, Charge};
-use crate::work::sync::locked;
+use crate::work::sync::{Mutex, locked};
 
 /// The messages of one pull answer that passed the subscription, in the order of their offsets.
 #[derive(Debug)]

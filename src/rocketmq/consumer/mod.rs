@@ -11,6 +11,7 @@ pub mod intake;
 pub mod offset;
 pub mod outcome;
 pub mod pull;
+pub mod pull_answer;
 pub mod pulled;
 pub mod push;
 pub mod rebalance;

@@ -8,49 +8,28 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use peer::obedient::{self, Running};
 use peer::queue::{TOPIC, cluster, commits, pulled, record, stored};
-use peer::{PATIENCE, Peer, Reply};
+use peer::{Peer, Reply};
 use serde_json::{Value, json};
-use windlass::{Client, Event, Outcome, PushConsumer, PushConsumerBuilder, Queue, QueueOffset, StartFrom};
+use windlass::{Client, Event, Outcome, PushConsumerBuilder, Queue, QueueOffset};
 
-struct Running {
-    consumer: PushConsumer,
-    seen: Receiver<i64>,
-    go: Sender<Outcome>,
-    events: Receiver<Event>,
-}
-
-impl Running {
-    fn next(&self) -> i64 {
-        self.seen.recv_timeout(PATIENCE).unwrap()
-    }
-
-    fn revoked(&self) -> (Option<i64>, u64) {
-        loop {
-            if let Event::Revoked { queue, committed, unfinished, .. } = self.events.recv_timeout(PATIENCE).unwrap()
-                && &*queue.topic == TOPIC
-            {
-                return (committed.map(|at| at.0), unfinished);
-            }
+/// What the events tell of the queue when it is given up: the last commit and how many are unfinished.
+fn revoked(running: &Running) -> (Option<i64>, u64) {
+    loop {
+        if let Event::Revoked { queue, committed, unfinished, .. } = running.event("revoked")
+            && &*queue.topic == TOPIC
+        {
+            return (committed.map(|at| at.0), unfinished);
         }
     }
 }
 
-/// A consumer whose handlers tell each offset and do what they are told; a commit may take `commit` long.
+/// A commit may take `commit` long.
 fn run(peer: &Peer, commit: Duration, change: impl FnOnce(PushConsumerBuilder) -> PushConsumerBuilder) -> Running {
     let builder = Client::builder().name_servers([peer.text()]).workers(1);
     let builder = builder.rebalance_interval(Duration::from_millis(50)).timing(|timing| timing.offset = commit);
-    let ((tell, events), (told, seen), (go, may_go)) = (unbounded(), unbounded(), unbounded());
-    let client = builder.build().unwrap();
-    let consumer = client.push_consumer("G").subscribe(TOPIC, "*").start_from(StartFrom::First);
-    let consumer = consumer.observer(move |event: &Event| drop(tell.send(event.clone()))).handler(move |batch| {
-        for message in batch {
-            let _ = told.send(message.offset().0);
-        }
-        may_go.recv_timeout(PATIENCE).unwrap_or(Outcome::Done)
-    });
-    Running { consumer: change(consumer).start().unwrap(), seen, go, events }
+    obedient::run(&builder.build().unwrap(), change)
 }
 
 /// As [`cluster`], but another member has the queue once `taken` is set.
@@ -132,7 +111,7 @@ fn b148_a_lost_queue_whose_last_commit_is_not_answered_is_left_in_time() {
     assert_eq!(running.next(), 0);
     running.go.send(Outcome::Done).unwrap();
     taken.store(true, Ordering::SeqCst);
-    assert_eq!(running.revoked().1, 0);
+    assert_eq!(revoked(&running).1, 0);
 }
 
 /// Handlers that take longer than a lost queue waits for cost their own messages alone: what was finished is committed.
@@ -145,7 +124,7 @@ fn b147_what_was_finished_of_a_lost_queue_is_committed_after_its_handlers_time()
     running.go.send(Outcome::Done).unwrap();
     assert_eq!(running.next(), 1);
     taken.store(true, Ordering::SeqCst);
-    assert_eq!(running.revoked(), (Some(1), 1));
+    assert_eq!(revoked(&running), (Some(1), 1));
 }
 
 /// A stop waits for the brokers to answer that the group is left.

@@ -109,6 +109,18 @@ fn an_answer_that_leads_far_beyond_the_queue_is_not_believed() {
     }
 }
 
+/// A consumer that has finished and committed three messages, and then loses its connections; `away` is set before that.
+fn run_and_lose(peer: &Peer, away: &AtomicBool) -> Running {
+    let running = run(peer);
+    for offset in 0..3 {
+        assert_eq!(running.seen.recv_timeout(PATIENCE), Ok(offset));
+    }
+    peer.wait("a commit", |seen| commits(seen).last() == Some(&3));
+    away.store(true, Ordering::SeqCst);
+    peer.drop_connections();
+    running
+}
+
 /// A process that was frozen for minutes, or whose network was: its broker has given its queues to other members, who
 /// have gone on. It goes on behind them, and takes nothing back.
 #[test]
@@ -127,13 +139,7 @@ fn who_was_forgotten_goes_on_where_others_have_got_to() {
             _ => stored(request, 3),
         }
     });
-    let running = run(&peer);
-    for offset in 0..3 {
-        assert_eq!(running.seen.recv_timeout(PATIENCE), Ok(offset));
-    }
-    peer.wait("a commit", |seen| commits(seen).last() == Some(&3));
-    away.store(true, Ordering::SeqCst);
-    peer.drop_connections();
+    let running = run_and_lose(&peer, &away);
     let mut after = Vec::new();
     while after.last() != Some(&500) {
         after.push(running.seen.recv_timeout(PATIENCE).unwrap());
@@ -159,13 +165,7 @@ fn a_broker_that_has_forgotten_commits_is_told_them_again() {
         _ if gone.load(Ordering::SeqCst) => stored(request, 5),
         _ => stored(request, 3),
     });
-    let running = run(&peer);
-    for offset in 0..3 {
-        assert_eq!(running.seen.recv_timeout(PATIENCE), Ok(offset));
-    }
-    peer.wait("a commit", |seen| commits(seen).last() == Some(&3));
-    away.store(true, Ordering::SeqCst);
-    peer.drop_connections();
+    let running = run_and_lose(&peer, &away);
     for offset in 3..5 {
         assert_eq!(running.seen.recv_timeout(PATIENCE), Ok(offset));
     }

@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use crossbeam_channel::{Receiver, Sender, unbounded};
+use peer::obedient::run;
 use peer::queue::{TOPIC, cluster, commits, pulled, pulls, record, stored};
 use peer::{PATIENCE, Peer, Reply, Request, response, route};
 use serde_json::{Value, json};
-use windlass::{Client, ClientBuilder, Event, Outcome, PauseReason, PushConsumer, PushConsumerBuilder, StartFrom};
+use windlass::{Client, ClientBuilder, Event, Outcome, PauseReason};
 
 /// Whatever happens at intervals happens after the test.
 fn builder(peer: &Peer) -> ClientBuilder {
@@ -27,46 +27,6 @@ fn builder(peer: &Peer) -> ClientBuilder {
         timing.pull_retry = Duration::from_millis(30);
         timing.local_retry = Duration::from_millis(30);
     })
-}
-
-struct Running {
-    consumer: PushConsumer,
-    seen: Receiver<i64>,
-    go: Sender<Outcome>,
-    events: Receiver<Event>,
-}
-
-impl Running {
-    fn next(&self) -> i64 {
-        self.seen.recv_timeout(PATIENCE).unwrap()
-    }
-
-    fn event(&self, name: &str) -> Event {
-        loop {
-            let event = self.events.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("no event {name}"));
-            if event.name() == name {
-                return event;
-            }
-        }
-    }
-}
-
-/// A consumer whose handler tells each offset and does what it is told; nothing said for long is done.
-fn run(client: &Client, change: impl FnOnce(PushConsumerBuilder) -> PushConsumerBuilder) -> Running {
-    let ((tell, events), (told, seen), (go, may_go)) = (unbounded(), unbounded(), unbounded());
-    let consumer = client
-        .push_consumer("G")
-        .subscribe(TOPIC, "*")
-        .start_from(StartFrom::First)
-        .pull_retry_delay(Duration::from_millis(30))
-        .observer(move |event: &Event| drop(tell.send(event.clone())))
-        .handler(move |batch| {
-            for message in batch {
-                let _ = told.send(message.offset().0);
-            }
-            may_go.recv_timeout(PATIENCE).unwrap_or(Outcome::Done)
-        });
-    Running { consumer: change(consumer).start().unwrap(), seen, go, events }
 }
 
 /// B-155: a queue that holds nothing waits for the other queues of its topic, whose handlers ring no bell of its.

@@ -1,6 +1,6 @@
 //! Delayed messages: which level's next message is due, and when.
 //!
-//! A delayed message waits in queue `level - 1` of `SCHEDULE_TOPIC_XXXX`. Within a level due times follow the queue's
+//! A delayed message waits in queue `level - 1` of [`SCHEDULE_TOPIC`](crate::model::names::SCHEDULE_TOPIC). Within a level due times follow the queue's
 //! order, so one head per level says everything. This file is the pure part; `deliver.rs` reads the heads from the
 //! store and stores each message again under its real topic.
 //!
@@ -31,7 +31,7 @@ struct Level {
 /// A level whose head is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Due {
-    /// Queue of `SCHEDULE_TOPIC_XXXX`: level - 1.
+    /// Queue of the topic of delayed messages: level - 1.
     pub queue: i32,
     /// Offset of the message.
     pub offset: i64,

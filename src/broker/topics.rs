@@ -276,7 +276,7 @@ mod tests {
             ("DefaultCluster", 16, 7),
             ("broker-a", 1, 7),
             ("OFFSET_MOVED_EVENT", 1, 6),
-            ("SCHEDULE_TOPIC_XXXX", 18, 6),
+            (names::SCHEDULE_TOPIC, 18, 6),
             ("DefaultCluster_REPLY_TOPIC", 1, 6),
         ] {
             let topic = topics.find(name).unwrap();
@@ -316,7 +316,7 @@ mod tests {
     #[test]
     fn sends_to_topics_of_the_broker_are_refused_by_profile() {
         for compat in [Compat::V4, Compat::V5] {
-            assert!(is_closed_to_sends("SCHEDULE_TOPIC_XXXX", compat));
+            assert!(is_closed_to_sends(names::SCHEDULE_TOPIC, compat));
             assert!(is_closed_to_sends("rmq_sys_wheel_timer", compat));
             assert!(!is_closed_to_sends("TBW102", compat) && !is_closed_to_sends("t", compat));
             assert_eq!(is_closed_to_sends("RMQ_SYS_TRANS_HALF_TOPIC", compat), compat == Compat::V5);

@@ -4,6 +4,7 @@
 // Each test file compiles this for itself and uses only a part of it.
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic)]
 
+pub mod obedient;
 pub mod queue;
 
 use std::collections::BTreeMap;

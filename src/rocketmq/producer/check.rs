@@ -191,7 +191,12 @@ mod tests {
 
     #[test]
     fn topics_of_the_brokers_are_refused_at_home() {
-        for own in ["SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC", "rmq_sys_wheel_timer", "OFFSET_MOVED_EVENT"] {
+        for own in [
+            crate::model::names::SCHEDULE_TOPIC,
+            "RMQ_SYS_TRANS_HALF_TOPIC",
+            "rmq_sys_wheel_timer",
+            "OFFSET_MOVED_EVENT",
+        ] {
             assert!(topic(own).is_err(), "{own}");
         }
     }

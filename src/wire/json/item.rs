@@ -62,7 +62,7 @@ pub(super) fn write_whole(out: &mut Vec<u8>, number: i64) {
 /// Appends a text with its quotes.
 pub(super) fn write_text(out: &mut Vec<u8>, text: &str) {
     out.push(b'"');
-    push_escaped(out, text);
+    push_escaped(out, text.as_bytes());
     out.push(b'"');
 }
 

@@ -437,7 +437,7 @@ fn close_json(out: &mut Vec<u8>, head: &Head<'_>) {
     push_decimal(out, i64::from(head.opaque));
     if let Some(remark) = head.remark {
         out.extend_from_slice(b",\"remark\":\"");
-        push_escaped(out, remark);
+        push_escaped(out, remark.as_bytes());
         out.push(b'"');
     }
     out.extend_from_slice(b",\"serializeTypeCurrentRPC\":\"JSON\",\"version\":");

@@ -376,7 +376,7 @@ impl<'o> FieldWriter<'o> {
                     self.open();
                     self.out.push(b'"');
                 }
-                push_escaped(self.out, name);
+                push_escaped(self.out, name.as_bytes());
                 self.out.extend_from_slice(b"\":\"");
             }
             Codec::Binary => {
@@ -398,7 +398,7 @@ impl<'o> FieldWriter<'o> {
         }
         match self.codec {
             Codec::Json => {
-                push_escaped(self.out, value);
+                push_escaped(self.out, value.as_bytes());
                 self.out.push(b'"');
             }
             Codec::Binary => {
@@ -435,10 +435,10 @@ impl<'o> FieldWriter<'o> {
     }
 }
 
-/// Appends `text` as the inside of a JSON string, escaped as fastjson escapes it.
-pub(in crate::wire) fn push_escaped(out: &mut Vec<u8>, text: &str) {
+/// Appends `text`, which is UTF-8, as the inside of a JSON string, escaped as fastjson escapes it.
+pub(in crate::wire) fn push_escaped(out: &mut Vec<u8>, text: &[u8]) {
     const HEX: [u8; 16] = *b"0123456789ABCDEF";
-    let mut rest = text.as_bytes();
+    let mut rest = text;
     loop {
         let plain = scan::plain_len(rest);
         out.extend_from_slice(rest.get(..plain).unwrap_or_default());

@@ -350,7 +350,7 @@ impl Shared {
     pub(super) fn take_away(&self, segment: &Arc<Segment>) -> Option<Option<Spare>> {
         let name = segment.name();
         // A frame may still point into the mapping: then the file must not be written again under it.
-        let unused = segment.unmap().is_none_or(|region| Arc::strong_count(&region) == 1);
+        let unused = segment.unmap_for_good();
         // An earlier store of this process may have left frames that point into a file which this one has only found.
         let ours = segment.made_here.load(Ordering::Relaxed);
         let room = locked(&self.spares).len() < SPARES;

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 use super::index::IndexFile;
 use crate::disk::{Blob, Disk, Region};
@@ -31,6 +31,8 @@ pub(super) struct Segment {
     /// This run has made its file; nobody but this store knows frames into it.
     pub made_here: AtomicBool,
     region: RwLock<Option<Arc<Region>>>,
+    /// The mapping that was given up: frames may still point into it. A leaf lock.
+    past: Mutex<Weak<Region>>,
     blob: OnceLock<Arc<dyn Blob>>,
     index: Mutex<Option<Arc<IndexFile>>>,
 }
@@ -49,6 +51,7 @@ impl Segment {
             large: AtomicBool::new(false),
             made_here: AtomicBool::new(false),
             region: RwLock::new(region),
+            past: Mutex::default(),
             blob: OnceLock::new(),
             index: Mutex::new(None),
         }
@@ -78,8 +81,17 @@ impl Segment {
     }
 
     /// Gives the mapping up; it ends with the last frame that points into it.
-    pub fn unmap(&self) -> Option<Arc<Region>> {
-        self.region.write().unwrap_or_else(std::sync::PoisonError::into_inner).take()
+    pub fn unmap(&self) {
+        let region = self.region.write().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        if let Some(region) = region {
+            *locked(&self.past) = Arc::downgrade(&region);
+        }
+    }
+
+    /// Gives the mapping up if there is one. True if nobody points into it, nor will.
+    pub fn unmap_for_good(&self) -> bool {
+        self.unmap();
+        locked(&self.past).strong_count() == 0
     }
 
     /// Its file for reading by position, opened once. Blocks.

@@ -612,6 +612,29 @@ fn the_store_runs_on_real_files_mapped_and_plain_with_its_threads() {
     }
 }
 
+/// The same where files are mapped: a mapping that was given up long before its segment was retired still shows the file.
+#[test]
+fn a_file_is_not_used_again_under_a_frame_whose_mapping_was_given_up() {
+    let options = Options::ephemeral().segments(65_536, 65_536).mapped_bytes(0).retain_segments(6);
+    let (store, _) = Store::open(Arc::new(Files::temporary().unwrap()), options, 0, Arc::new(Unwatched)).unwrap();
+    let queue = store.queue("t", 0);
+    let mut held = Vec::new();
+    for number in 0..1500 {
+        let text = format!("{number} {}", "x".repeat(1000));
+        store.append(&queue, &message(text.as_bytes(), b""), number).unwrap();
+        store.flush_step().unwrap();
+        if number % 50 == 0 {
+            // Of the active segment: in a mapping that is given up two segments later.
+            held.push((text, store.read(&queue, QueueOffset(number), &Limits::default(), &All, Cold::Refuse)));
+        }
+        store.segment_step(number);
+    }
+    assert!(store.log_min() > 10 * 65_536);
+    for (text, found) in held {
+        assert_eq!(bodies(&found.frames), [text.as_bytes()]);
+    }
+}
+
 /// E-134: what a reader holds stays as it was, whatever becomes of its segment: retired, used again, written over.
 #[test]
 fn frames_outlive_the_segment_they_point_into() {

@@ -110,7 +110,7 @@ pub enum Timer {
     Watch,
     /// A failed message may have to be delivered again.
     SendBacks,
-    /// A consumer that stops, or the whole client, may be out of time.
+    /// A consumer that stops may be out of time.
     Ending,
     /// Answers are left to be taken in: nothing is due but another turn.
     Turn,
@@ -314,7 +314,6 @@ pub struct Core {
 
 /// The client is shutting down.
 pub(super) struct Ending {
-    pub(super) end: Nanos,
     pub(super) answers: Vec<Giver<Reports>>,
     pub(super) reports: Reports,
 }

@@ -19,3 +19,7 @@ pub use builder::ClientBuilder;
 pub use client::{Client, ShutdownReport};
 pub use consumer::group::{Assigned, ConsumerReport};
 pub use events::{Event, Observer, PauseReason};
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod tests;

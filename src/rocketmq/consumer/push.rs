@@ -339,7 +339,8 @@ impl PushConsumer {
     /// The last fifth of the time, a second at most, is kept for what follows the handlers.
     ///
     /// Called from inside a handler it only begins the stop, which would otherwise wait for that handler, and the report
-    /// is empty. A call after another has the stop's end to wait for, and an empty report as well.
+    /// is empty. A call after another has the stop's end to wait for, whose deadline is the nearer of both, and an empty
+    /// report as well.
     pub fn shutdown(&self, most: Duration) -> ConsumerReport {
         if self.pool.is_worker() {
             self.handle.begin_shutdown(most);

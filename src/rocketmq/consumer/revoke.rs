@@ -90,12 +90,10 @@ impl Core {
                 if let Step::Handlers(handlers) = &mut giving.step {
                     *handlers = (*handlers).min(until);
                 }
-                giving.end = giving.end.min(end);
                 if why == Why::Stopped {
                     giving.why = why;
                 }
-                let at = until.min(giving.end);
-                claim.wake_at(at, out);
+                claim.wake_at(until, out);
             }
             Stage::Active(active) => {
                 let drain = self.groups.get(&claim.group).is_some_and(|group| group.spec.settings.drain);
@@ -312,9 +310,13 @@ impl Core {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let (until, end) = (now + handlers_time(most), now + most);
         match &mut group.stage {
-            GroupStage::Stopping { answers, .. } | GroupStage::Leaving { answers, .. } => {
+            GroupStage::Stopping { end: before, answers } | GroupStage::Leaving { end: before, answers, .. } => {
                 answers.extend(answer);
-                return;
+                if end >= *before {
+                    return;
+                }
+                // Its client, say, has less time than it was given: the nearer deadline holds for all of it.
+                *before = end;
             }
             GroupStage::Running => group.stage = GroupStage::Stopping { end, answers: answer.into_iter().collect() },
         }
@@ -338,8 +340,7 @@ impl Core {
             ending.answers.push(answer);
             return;
         }
-        self.ending = Some(Ending { end: now + most, answers: vec![answer], reports: Vec::new() });
-        self.ending_alarm.at(now + most, Timer::Ending, out);
+        self.ending = Some(Ending { answers: vec![answer], reports: Vec::new() });
         let groups: Vec<ConsumerId> = self.groups.keys().copied().collect();
         for id in groups {
             self.stop_group(id, most, None, now, out);
@@ -374,10 +375,9 @@ impl Core {
             GroupStage::Running => None,
             GroupStage::Stopping { end, .. } | GroupStage::Leaving { end, .. } => Some(*end),
         });
-        if let Some(next) = ends.chain(self.ending.as_ref().map(|ending| ending.end)).min() {
-            self.ending_alarm.at(next.max(now + COMMIT_AGAIN), Timer::Ending, out);
+        if let Some(next) = ends.min() {
+            self.ending_alarm.at(next, Timer::Ending, out);
         }
-        self.end_if_empty(now, out);
     }
 
     /// Once every consumer has stopped, the client ends.

@@ -232,8 +232,8 @@ impl Core {
         self.send_back_alarm.rang(now);
         while self.local_retries.front().is_some_and(|(at, _)| *at <= now) {
             let Some((_, back)) = self.local_retries.pop_front() else { break };
+            // What is sent back counts as held, so that the claim is looked after all the time.
             back.work.again(back.failed, now);
-            self.look_again(back.epoch, now, out);
         }
         if let Some((at, _)) = self.local_retries.front() {
             self.send_back_alarm.at(*at, Timer::SendBacks, out);

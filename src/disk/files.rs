@@ -4,7 +4,7 @@
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 #[cfg(feature = "broker")]
@@ -24,6 +24,9 @@ pub struct Files {
     mapped: bool,
     /// The directory goes when this is dropped.
     temporary: bool,
+    /// The system cannot bring pages in so that they can be touched safely.
+    #[cfg_attr(not(feature = "broker"), allow(dead_code))]
+    no_views: AtomicBool,
     /// Directories that were made here, kept open: a process that has run out of descriptors must still be able to sync
     /// them, since a sync that fails is final for a store. A leaf lock.
     dirs: Mutex<Vec<(String, Arc<File>)>>,
@@ -59,7 +62,7 @@ impl Files {
     }
 
     fn at(root: PathBuf, mapped: bool, temporary: bool) -> Self {
-        Self { root, mapped, temporary, dirs: Mutex::new(Vec::new()) }
+        Self { root, mapped, temporary, no_views: AtomicBool::new(false), dirs: Mutex::new(Vec::new()) }
     }
 
     fn dirs(&self) -> MutexGuard<'_, Vec<(String, Arc<File>)>> {
@@ -188,6 +191,18 @@ impl Disk for Files {
         let mut content = vec![0; len];
         read_exact_at(&file, 0, &mut content)?;
         Ok(Arc::new(Region::of_memory(len, &content, true, Box::new(NoFile))?))
+    }
+
+    #[cfg(feature = "broker")]
+    fn view(&self, name: &str) -> Option<Arc<Region>> {
+        if !self.mapped || self.no_views.load(Ordering::Relaxed) {
+            return None;
+        }
+        let region = self.map(name).ok()?;
+        // An old kernel, or another system, does not know how.
+        let can = region.bring_in(0..1);
+        self.no_views.store(!can, Ordering::Relaxed);
+        can.then_some(region)
     }
 
     fn lock(&self, name: &str) -> Result<Held, LockError> {

@@ -126,6 +126,22 @@ impl Region {
         }
     }
 
+    /// Brings the pages of this range into memory for reading. False if the system cannot, or cannot say whether it can:
+    /// to touch a page that cannot be read is a signal. Blocks.
+    pub fn bring_in(&self, range: Range<usize>) -> bool {
+        let end = range.end.min(self.map.len());
+        #[cfg(target_os = "linux")]
+        {
+            let page = range.start & !4095;
+            page < end && self.map.advise_range(memmap2::Advice::PopulateRead, page, end - page).is_ok()
+        }
+        #[cfg(not(target_os = "linux"))]
+        {
+            let _ = end;
+            false
+        }
+    }
+
     /// Asks for pages of 2 MiB from `from` on, which file system and kernel may have for parts of a file that were not
     /// touched before. One costs a fraction of the 512 small ones that it takes the place of, but is written to the disk
     /// as a whole whatever was changed. Only a hint.

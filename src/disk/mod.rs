@@ -66,6 +66,12 @@ pub trait Disk: Send + Sync + 'static {
     /// A whole file, mapped for reading only.
     #[cfg(feature = "broker")]
     fn map(&self, name: &str) -> io::Result<Arc<Region>>;
+    /// The same for reads that must not block: only where [`Region::bring_in`] can say that a page cannot be read, which
+    /// is a signal otherwise. `None`: read by position.
+    #[cfg(feature = "broker")]
+    fn view(&self, _name: &str) -> Option<Arc<Region>> {
+        None
+    }
     /// Takes the exclusive lock that this file stands for, until the answer is dropped.
     fn lock(&self, name: &str) -> Result<Held, LockError>;
 }

@@ -112,6 +112,7 @@ impl Shared {
         let place = queue.index().copy(offset, visible, &mut one);
         match place {
             Place::Copied(_) => one.first().copied(),
+            Place::InWindow(window) => window.entries_from(offset).first().copied(),
             Place::InFile(run) => self.entries_of(&run, 1)?.first().copied(),
             Place::Nothing => None,
         }

@@ -33,6 +33,7 @@ mod seal;
 mod segments;
 mod table;
 mod threads;
+mod window;
 
 #[cfg(test)]
 mod crash;
@@ -86,6 +87,7 @@ struct Shared {
     populate_at: AtomicU64,
     queues: table::Queues,
     segments: segments::Segments,
+    windows: window::Windows,
     flusher: flush::Flusher,
     segment_signal: threads::Signal,
     spares: Mutex<Vec<seal::Spare>>,

@@ -6,10 +6,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use super::format::{key_hash, record_len};
 use super::segments::Segment;
+use super::window::Window;
 use crate::work::sync::locked;
 
 /// Entry flag: `time_ms` is when the message is due, not when it was stored.
@@ -71,6 +72,16 @@ pub(super) struct QueueIndex {
     pub entries: VecDeque<Entry>,
     /// Position of the record that says where this queue goes on without messages; 0: none.
     pub floor_at: u64,
+    /// Windows in older segments, as long as there are any.
+    windows: Vec<Near>,
+}
+
+/// A window by the offsets that it holds, so that only the one that is wanted is taken into hand.
+struct Near {
+    first: i64,
+    end: i64,
+    segment: u64,
+    window: Weak<Window>,
 }
 
 /// Entries of one queue in one index file.
@@ -87,6 +98,8 @@ pub(super) struct Run {
 pub(super) enum Place {
     /// That many entries have been copied.
     Copied(usize),
+    /// It is in this window, at its own place, and in an index file as well.
+    InWindow(Arc<Window>),
     /// It is in an index file, from this entry of the run on.
     InFile(Run),
     /// Nothing is visible there.
@@ -197,6 +210,9 @@ impl QueueIndex {
         if from < self.first {
             let at = self.runs.partition_point(|run| run.first + i64::from(run.count) <= from);
             let Some(run) = self.runs.get(at).filter(|run| run.first <= from) else { return Place::Nothing };
+            if let Some(window) = self.window(from, run.segment.start) {
+                return Place::InWindow(window);
+            }
             let skip = u32::try_from(from - run.first).unwrap_or(0);
             return Place::InFile(Run {
                 first: from,
@@ -215,6 +231,24 @@ impl QueueIndex {
             copied += 1;
         }
         if copied == 0 { Place::Nothing } else { Place::Copied(copied) }
+    }
+
+    fn window(&self, offset: i64, segment: u64) -> Option<Arc<Window>> {
+        let mut holding = self.windows.iter().filter(|near| (near.first..near.end).contains(&offset));
+        holding.find_map(|near| if near.segment == segment { near.window.upgrade() } else { None })
+    }
+
+    /// From now on the window is found here.
+    pub fn add_window(&mut self, window: &Arc<Window>) {
+        self.windows.retain(|near| near.window.strong_count() > 0);
+        let (first, end, segment) = (window.first, window.end(), window.segment.start);
+        self.windows.push(Near { first, end, segment, window: Arc::downgrade(window) });
+    }
+
+    /// Takes out the window that ends before this offset.
+    pub fn take_window_before(&mut self, offset: i64) -> Option<Arc<Window>> {
+        let at = self.windows.iter().position(|near| near.end == offset)?;
+        self.windows.swap_remove(at).window.upgrade()
     }
 
     /// The entries in memory that lie in `from..to` of the log, with the offset of the first.

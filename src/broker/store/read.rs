@@ -11,6 +11,7 @@ use super::event::Event;
 use super::format::{self, ENVELOPE};
 use super::queue::{DAMAGED, Entry, Place, Run, StoreQueue};
 use super::segments::Segment;
+use super::window::Window;
 use super::{Flush, Shared, Store};
 use crate::model::QueueOffset;
 use crate::wire::frame::{Frame, FrameOwner};
@@ -181,17 +182,28 @@ impl Shared {
         let mut removed = false;
         'scan: while looked < limits.entries {
             let want = COPIED.min(limits.entries - looked);
-            let place = queue.index().copy(found.next.0, visible, copied.get_mut(..want).unwrap_or_default());
-            let from_file;
-            let entries = match place {
-                Place::Nothing => break,
-                Place::Copied(count) => copied.get(..count).unwrap_or_default(),
-                Place::InFile(_) if cold == Cold::Refuse => {
+            let mut place = queue.index().copy(found.next.0, visible, copied.get_mut(..want).unwrap_or_default());
+            if let Place::InFile(run) = &place {
+                if cold == Cold::Refuse {
                     if found.frames.is_empty() {
                         found.status = Status::Cold;
                         return;
                     }
                     break;
+                }
+                if let Some(window) = self.make_window(queue, run, limits.messages.min(want), filter) {
+                    place = Place::InWindow(window);
+                }
+            }
+            let (from_file, window);
+            let entries = match place {
+                Place::Nothing => break,
+                Place::Copied(count) => copied.get(..count).unwrap_or_default(),
+                Place::InWindow(there) => {
+                    window = there;
+                    near = Near::of_window(&window);
+                    let entries = window.entries_from(found.next.0);
+                    entries.get(..entries.len().min(want)).unwrap_or_default()
                 }
                 Place::InFile(run) => {
                     match self.entries_of(&run, (run.count as usize).min(want)) {
@@ -251,45 +263,49 @@ impl Shared {
         cold: Cold,
         near: &mut Near,
     ) -> Taken {
-        if !near
-            .segment
-            .as_ref()
-            .is_some_and(|segment| segment.start <= entry.physical && entry.physical < segment.limit())
-        {
-            *near = Near::default();
+        if !near.holds(entry) {
             let Some(segment) = self.segments.at(entry.physical) else { return Taken::Removed };
-            near.region = segment.region().map(|region| region as Arc<dyn FrameOwner>);
-            near.segment = Some(segment);
+            *near = Near::of_segment(segment);
         }
-        let Some(segment) = near.segment.clone() else { return Taken::Removed };
+        let Some(segment) = &near.segment else { return Taken::Removed };
         if entry.flags & DAMAGED != 0 {
             return self.damaged(queue, offset, entry);
         }
         let record_at = entry.physical - ENVELOPE as u64;
-        let (frame, trusted) = if let Some(region) = &near.region {
-            let at = usize::try_from(record_at - segment.start).unwrap_or(usize::MAX);
-            let end = at.saturating_add(ENVELOPE + entry.size as usize);
-            (Frame::new(Arc::clone(region), at..end), record_at >= segment.trusted_from.load(Ordering::Relaxed))
+        let len = ENVELOPE + entry.size as usize;
+        let record = if let Some(region) = &near.region {
+            let at = usize::try_from(record_at.saturating_sub(segment.start)).unwrap_or(usize::MAX);
+            let trusted = match &near.window {
+                Some(window) => window.is_summed(offset),
+                None => record_at >= segment.trusted_from.load(Ordering::Relaxed),
+            };
+            if !trusted {
+                let bytes = region.bytes().get(at..at.saturating_add(len)).unwrap_or_default();
+                if !is_right(bytes, record_at, queue, offset) {
+                    return self.gone_or_damaged(queue, offset, entry);
+                }
+                if let Some(window) = &near.window {
+                    window.note_summed(offset);
+                }
+            }
+            Frame::new(Arc::clone(region), at.saturating_add(ENVELOPE)..at.saturating_add(len))
         } else if cold == Cold::Refuse {
             return Taken::Cold;
         } else {
-            match near.fetch(self, &segment, entry, ahead) {
-                Some(frame) => (frame, false),
-                None if self.segments.at(entry.physical).is_none() => return Taken::Removed,
-                None => return self.damaged(queue, offset, entry),
+            match near.fetch(self, entry, ahead).filter(|frame| is_right(frame.bytes(), record_at, queue, offset)) {
+                Some(frame) => frame.slice(ENVELOPE..len),
+                None => return self.gone_or_damaged(queue, offset, entry),
             }
         };
-        if frame.len() != ENVELOPE + entry.size as usize {
+        if record.len() != entry.size as usize {
             return self.damaged(queue, offset, entry);
         }
-        if !trusted && !is_right(&frame, record_at, queue, offset) {
-            if self.segments.at(entry.physical).is_none() {
-                return Taken::Removed;
-            }
-            return self.damaged(queue, offset, entry);
-        }
-        let record = frame.slice(ENVELOPE..frame.len());
         if filter.record(record.bytes()) { Taken::Frame(record) } else { Taken::Rejected }
+    }
+
+    /// What could not be read right has been retired meanwhile, or is damaged.
+    fn gone_or_damaged(&self, queue: &StoreQueue, offset: QueueOffset, entry: &Entry) -> Taken {
+        if self.segments.at(entry.physical).is_none() { Taken::Removed } else { self.damaged(queue, offset, entry) }
     }
 
     fn damaged(&self, queue: &StoreQueue, offset: QueueOffset, entry: &Entry) -> Taken {
@@ -314,14 +330,14 @@ impl Shared {
 }
 
 /// Sums a record with its envelope and checks that it is the message of this queue and offset.
-fn is_right(frame: &Frame, record_at: u64, queue: &StoreQueue, offset: QueueOffset) -> bool {
-    let Some(checked) = format::check(frame.bytes(), record_at) else { return false };
-    let whole = checked.envelope.length as usize + ENVELOPE == frame.len();
+pub(super) fn is_right(record: &[u8], record_at: u64, queue: &StoreQueue, offset: QueueOffset) -> bool {
+    let Some(checked) = format::check(record, record_at) else { return false };
+    let whole = checked.envelope.length as usize + ENVELOPE == record.len();
     let Some(message) = checked.message else { return false };
     whole
         && message.queue_id == queue.id()
         && message.queue_offset == offset.0
-        && message.topic(frame.bytes().get(ENVELOPE..).unwrap_or_default()) == queue.topic().as_bytes()
+        && message.topic(record.get(ENVELOPE..).unwrap_or_default()) == queue.topic().as_bytes()
 }
 
 /// The segment that was read last, and bytes of it that have been fetched.
@@ -329,14 +345,33 @@ fn is_right(frame: &Frame, record_at: u64, queue: &StoreQueue, offset: QueueOffs
 struct Near {
     segment: Option<Arc<Segment>>,
     region: Option<Arc<dyn FrameOwner>>,
+    /// Of which the region is the view.
+    window: Option<Arc<Window>>,
     fetched: Option<(u64, Frame)>,
     /// Much of what was fetched lies between the records.
     sparse: bool,
 }
 
 impl Near {
+    fn of_segment(segment: Arc<Segment>) -> Self {
+        let region = segment.region().map(|region| region as Arc<dyn FrameOwner>);
+        Self { region, segment: Some(segment), ..Self::default() }
+    }
+
+    fn of_window(window: &Arc<Window>) -> Self {
+        let (segment, region) =
+            (Some(Arc::clone(&window.segment)), Some(Arc::clone(&window.view) as Arc<dyn FrameOwner>));
+        Self { segment, region, window: Some(Arc::clone(window)), ..Self::default() }
+    }
+
+    fn holds(&self, entry: &Entry) -> bool {
+        let there = self.segment.as_ref();
+        there.is_some_and(|segment| segment.start <= entry.physical && entry.physical < segment.limit())
+    }
+
     /// A record of a cold segment with its envelope; the ones ahead are read with it where they are near.
-    fn fetch(&mut self, shared: &Shared, segment: &Segment, entry: &Entry, ahead: &[Entry]) -> Option<Frame> {
+    fn fetch(&mut self, shared: &Shared, entry: &Entry, ahead: &[Entry]) -> Option<Frame> {
+        let segment = self.segment.as_ref()?;
         let from = entry.physical - ENVELOPE as u64;
         let to = entry.physical + u64::from(entry.size);
         if let Some((start, frame)) = &self.fetched

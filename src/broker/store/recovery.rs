@@ -576,6 +576,7 @@ impl Recovery {
             populate_at: AtomicU64::new(u64::MAX),
             queues: self.queues,
             segments: self.segments,
+            windows: super::window::Windows::default(),
             flusher: super::flush::Flusher::default(),
             segment_signal: super::threads::Signal::default(),
             spares: Mutex::default(),

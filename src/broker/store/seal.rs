@@ -62,6 +62,7 @@ impl Shared {
         }
         let sealed = self.seal_all();
         self.settle();
+        self.windows.sweep(now_ms);
         // What took its time may have let a fast log come near the end of its pages.
         self.populate();
         let durable = self.durable.load(Ordering::SeqCst);
@@ -350,6 +351,7 @@ impl Shared {
     pub(super) fn take_away(&self, segment: &Arc<Segment>) -> Option<Option<Spare>> {
         let name = segment.name();
         // A frame may still point into the mapping: then the file must not be written again under it.
+        self.windows.leave(segment);
         let unused = segment.unmap_for_good();
         // An earlier store of this process may have left frames that point into a file which this one has only found.
         let ours = segment.made_here.load(Ordering::Relaxed);

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, RwLock, Weak};
 
 use super::index::IndexFile;
+use super::window::View;
 use crate::disk::{Blob, Disk, Region};
 use crate::work::sync::locked;
 
@@ -31,10 +32,21 @@ pub(super) struct Segment {
     /// This run has made its file; nobody but this store knows frames into it.
     pub made_here: AtomicBool,
     region: RwLock<Option<Arc<Region>>>,
-    /// The mapping that was given up: frames may still point into it. A leaf lock.
-    past: Mutex<Weak<Region>>,
+    /// A leaf lock.
+    past: Mutex<Past>,
     blob: OnceLock<Arc<dyn Blob>>,
     index: Mutex<Option<Arc<IndexFile>>>,
+}
+
+/// Mappings of a segment beside its own, which end with the last frame that points into them.
+#[derive(Default)]
+struct Past {
+    /// The one that it had while it was among the newest.
+    region: Weak<Region>,
+    /// The one for reading that windows share.
+    view: Weak<View>,
+    /// There may be no further one.
+    over: bool,
 }
 
 impl Segment {
@@ -84,14 +96,33 @@ impl Segment {
     pub fn unmap(&self) {
         let region = self.region.write().unwrap_or_else(std::sync::PoisonError::into_inner).take();
         if let Some(region) = region {
-            *locked(&self.past) = Arc::downgrade(&region);
+            locked(&self.past).region = Arc::downgrade(&region);
         }
     }
 
-    /// Gives the mapping up if there is one. True if nobody points into it, nor will.
+    /// Gives the mapping up if there is one. True if nobody points into any mapping of its file, nor will.
     pub fn unmap_for_good(&self) -> bool {
         self.unmap();
-        locked(&self.past).strong_count() == 0
+        let mut past = locked(&self.past);
+        past.over = true;
+        past.region.strong_count() == 0 && past.view.strong_count() == 0
+    }
+
+    /// The view that windows share.
+    pub fn view(&self) -> Option<Arc<View>> {
+        locked(&self.past).view.upgrade()
+    }
+
+    /// Takes a view for all windows, unless there is one already, which is answered. `None` once the file may belong to
+    /// another segment.
+    pub fn share(&self, view: Arc<View>) -> Option<Arc<View>> {
+        let mut past = locked(&self.past);
+        let there = past.view.upgrade();
+        if there.is_some() || past.over {
+            return there.filter(|_| !past.over);
+        }
+        past.view = Arc::downgrade(&view);
+        Some(view)
     }
 
     /// Its file for reading by position, opened once. Blocks.

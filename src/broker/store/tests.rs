@@ -612,26 +612,33 @@ fn the_store_runs_on_real_files_mapped_and_plain_with_its_threads() {
     }
 }
 
-/// The same where files are mapped: a mapping that was given up long before its segment was retired still shows the file.
+/// The same where files are mapped: a mapping that was given up long before its segment was retired still shows the file,
+/// and so does one that was made for reading from it.
 #[test]
 fn a_file_is_not_used_again_under_a_frame_whose_mapping_was_given_up() {
-    let options = Options::ephemeral().segments(65_536, 65_536).mapped_bytes(0).retain_segments(6);
-    let (store, _) = Store::open(Arc::new(Files::temporary().unwrap()), options, 0, Arc::new(Unwatched)).unwrap();
-    let queue = store.queue("t", 0);
-    let mut held = Vec::new();
-    for number in 0..1500 {
-        let text = format!("{number} {}", "x".repeat(1000));
-        store.append(&queue, &message(text.as_bytes(), b""), number).unwrap();
-        store.flush_step().unwrap();
-        if number % 50 == 0 {
-            // Of the active segment: in a mapping that is given up two segments later.
-            held.push((text, store.read(&queue, QueueOffset(number), &Limits::default(), &All, Cold::Refuse)));
+    for behind in [0, 700] {
+        let options = Options::ephemeral().segments(65_536, 65_536).mapped_bytes(10 * 65_536).retain_segments(25);
+        let options = if behind == 0 { options.mapped_bytes(0).retain_segments(6) } else { options };
+        let (store, _) = Store::open(Arc::new(Files::temporary().unwrap()), options, 0, Arc::new(Unwatched)).unwrap();
+        let queue = store.queue("t", 0);
+        let mut held = Vec::new();
+        for number in 0..2500 {
+            let text = format!("{number} {}", "x".repeat(1000));
+            store.append(&queue, &message(text.as_bytes(), b""), number).unwrap();
+            store.flush_step().unwrap();
+            // The newest message lies in the segment's own mapping; one that is 700 behind in a mapping for reading.
+            let from = number - behind;
+            if number % 50 == 0 && from >= 0 {
+                let limits = Limits { messages: 1, ..Limits::default() };
+                let found = store.read(&queue, QueueOffset(from), &limits, &All, Cold::Read);
+                held.push((format!("{from} {}", "x".repeat(1000)), found));
+            }
+            store.segment_step(number);
         }
-        store.segment_step(number);
-    }
-    assert!(store.log_min() > 10 * 65_536);
-    for (text, found) in held {
-        assert_eq!(bodies(&found.frames), [text.as_bytes()]);
+        assert!(store.log_min() > 10 * 65_536);
+        for (text, found) in held {
+            assert_eq!(bodies(&found.frames), [text.as_bytes()], "{behind} behind");
+        }
     }
 }
 

@@ -1,8 +1,10 @@
 //! Compressed bodies: which codec a flag means, inflating under a ceiling, deflating.
 //!
 //! Workers inflate what they are about to hand over; senders deflate. However small the input, no more memory is taken
-//! than twice what has come out of it, plus the fixed state of the codec (at most a few hundred KiB), and never more
-//! than the ceiling. Each codec is a feature; without it its bodies are an error of their own, as are unknown codecs.
+//! than twice what has been produced, and nothing is produced far beyond the ceiling. Zstandard's library keeps a window
+//! beside that, which grows with what is produced and doubles as it grows: four times in all, and its tables of at most
+//! 2 MiB; the others' fixed state is a few hundred KiB. Each codec is a feature; without it its bodies are an error of
+//! their own, as are unknown codecs.
 //!
 //! Source: apache/rocketmq@rocketmq-all-5.3.3
 //! common/src/main/java/org/apache/rocketmq/common/compression/{CompressionType,Compressor}.java
@@ -129,8 +131,8 @@ fn grow(out: &mut Vec<u8>, produced: usize, least: usize, ceiling: usize) -> Res
 #[cfg(any(test, fuzzing))]
 pub fn fuzz_inflate(bytes: &[u8], measure: super::Measure) {
     const MAX: usize = 1 << 20;
-    // zlib's window, ruzstd's tables and blocks.
-    const STATE: usize = 1 << 20;
+    // zlib's window; ruzstd's step beyond the ceiling, and its sequences: 12 bytes for each of 98 047 in a block.
+    const STATE: usize = 5 << 19;
     for kind in [Kind::Zlib, Kind::Lz4, Kind::Zstd] {
         let (mut out, mut inflated) = (vec![7], Ok(()));
         let peak = measure(&mut || inflated = inflate(kind, bytes, MAX, &mut out));
@@ -251,6 +253,25 @@ mod tests {
         for end in 0..bytes.len() {
             assert_eq!(inflated(0x201, &bytes[..end], want.len()), Err(WireError::Inflate), "{end}");
         }
+    }
+
+    /// A window of 128 MiB, of which nothing comes out before it is full or the frame ends.
+    #[test]
+    #[cfg(feature = "zstd")]
+    fn a_frame_with_a_large_window_ends_at_the_ceiling() {
+        // Blocks of 128 KiB in four bytes each; the type of the last is one that does not exist.
+        let frame = |blocks: usize, end: &[u8]| {
+            [&[0x28, 0xB5, 0x2F, 0xFD, 0, 17 << 3], [2, 0, 0x10, b'a'].repeat(blocks).as_slice(), end].concat()
+        };
+        for ceiling in [100usize, 128 << 10, 1 << 20, 2_000_000] {
+            let bad = frame(ceiling.div_ceil(128 << 10) + 3, &[6, 0, 0]);
+            assert_eq!(inflated(0x201, &bad, ceiling), Err(WireError::InflateTooLong { max: ceiling }), "{ceiling}");
+        }
+        let whole = frame(15, &[3 | 0x80, 0x02, 0, b'b']);
+        let mut want = vec![b'a'; 15 << 17];
+        want.extend_from_slice(&[b'b'; 80]);
+        assert_eq!(inflated(0x201, &whole, want.len()).unwrap(), want);
+        assert_eq!(inflated(0x201, &whole, want.len() - 1), Err(WireError::InflateTooLong { max: want.len() - 1 }));
     }
 
     #[cfg(feature = "zstd")]

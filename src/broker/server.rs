@@ -206,7 +206,8 @@ impl Server {
     }
 
     fn request(&mut self, conn: Conn, frame: &FrameBuf, out: &mut Out<Timer>) {
-        let Ok(command) = Command::read(frame) else {
+        let mut command = Command::empty();
+        if command.fill(frame).is_err() {
             static ODD: Pace = Pace::new();
             let (peer, bytes) = (self.peers.get(&conn).map(|peer| peer.session.peer), frame.len());
             if let Some(times) = ODD.tell() {
@@ -217,7 +218,7 @@ impl Server {
             }
             out.close(conn);
             return;
-        };
+        }
         if command.is_answer() {
             self.answered(conn, &command);
             return;

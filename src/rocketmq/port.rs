@@ -149,7 +149,8 @@ impl Answer {
         let Self::Frame(frame) = self else {
             return Err(CallError::Wire(WireError::BadValue { what: "answer", found: 0 }));
         };
-        let command = Command::read(frame)?;
+        let mut command = Command::empty();
+        command.fill(frame)?;
         if command.code != answer::SUCCESS {
             return Err(refused(&command));
         }
@@ -174,7 +175,8 @@ impl Answer {
             Self::Frame(frame) => frame,
             Self::Pulled { .. } => return Err(CallError::Wire(WireError::BadValue { what: "answer", found: 11 })),
         };
-        let command = Command::read(&frame)?;
+        let mut command = Command::empty();
+        command.fill(&frame)?;
         if !matches!(command.code, 0 | 10 | 11 | 12) {
             return Err(refused(&command));
         }

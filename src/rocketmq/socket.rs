@@ -440,12 +440,13 @@ impl Port for SocketPort {
         if let Some(line) = self.conns.get_mut(&conn) {
             line.silent = 0;
         }
-        match Command::read(&frame) {
-            Ok(command) if command.is_answer() => {
+        let mut command = Command::empty();
+        match command.fill(&frame) {
+            Ok(()) if command.is_answer() => {
                 let (code, opaque) = (command.code, command.opaque);
                 self.answered(conn, code, opaque, frame, out);
             }
-            Ok(_) => self.arrivals.push_back(Arrival::Request { from: Peer(conn.0), frame }),
+            Ok(()) => self.arrivals.push_back(Arrival::Request { from: Peer(conn.0), frame }),
             Err(error) => {
                 log::warn!(target: "windlass::net", "a frame that is no command: conn={} error={error}", conn.0);
                 out.close(conn);

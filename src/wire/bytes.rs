@@ -148,32 +148,32 @@ pub fn readable(bytes: &[u8]) -> Cow<'_, str> {
 /// `text` as a decimal number: an optional sign and digits, nothing else. `None` if it is none or does not fit.
 #[inline]
 pub fn decimal(text: &[u8]) -> Option<i64> {
-    match short_decimal(text) {
+    let found = match text {
+        [b'-', below @ ..] => digits(below).map(|value| -value),
+        _ => digits(text),
+    };
+    match found {
         Some(value) => Some(value),
         None => str::from_utf8(text).ok()?.parse().ok(),
     }
 }
 
-/// [`decimal`] for what nearly every number is: at most 18 digits, which cannot overflow, after `-` or nothing. `None`
-/// says nothing about other texts.
+/// [`decimal`] for what nearly every number is: 1 to 18 digits, which cannot overflow, and nothing else. `None` says nothing
+/// about other texts.
 #[inline(always)]
-pub fn short_decimal(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', digits @ ..] => (true, digits),
-        digits => (false, digits),
-    };
-    if digits.is_empty() || digits.len() > 18 {
+pub fn digits(text: &[u8]) -> Option<i64> {
+    if text.is_empty() || text.len() > 18 {
         return None;
     }
     let mut value = 0i64;
-    for byte in digits {
+    for byte in text {
         let digit = byte.wrapping_sub(b'0');
         if digit > 9 {
             return None;
         }
         value = value * 10 + i64::from(digit);
     }
-    Some(if negative { -value } else { value })
+    Some(value)
 }
 
 /// Appends `value` in decimal.

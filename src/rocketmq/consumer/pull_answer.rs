@@ -47,7 +47,8 @@ pub(super) fn opened(answer: Answer) -> Result<(i32, PullAnswer, Frames), CallEr
             return Err(WireError::BadValue { what: "answer", found: i64::from(answer::SUCCESS) }.into());
         }
     };
-    let command = Command::read(&frame)?;
+    let mut command = Command::empty();
+    command.fill(&frame)?;
     let code = command.code;
     if !matches!(
         code,

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use super::scan;
 use crate::error::WireError;
-use crate::wire::bytes::{Cursor, decimal, push_decimal, readable, short_decimal};
+use crate::wire::bytes::{Cursor, decimal, digits, push_decimal, readable};
 
 /// Longest name of a field in the binary form, in bytes.
 pub const NAME_MAX: usize = i16::MAX as usize;
@@ -97,7 +97,7 @@ impl<'a> Value<'a> {
     /// `BadNumber` naming `field` if it is none or does not fit 64 bits.
     #[inline(always)]
     pub fn i64(&self, field: &'static str) -> Result<i64, WireError> {
-        match short_decimal(self.raw) {
+        match digits(self.raw) {
             Some(value) => Ok(value),
             None => odd_number(self.raw, self.escaped).ok_or(WireError::BadNumber { field }),
         }
@@ -122,12 +122,16 @@ impl<'a> Value<'a> {
     }
 }
 
-/// Numbers that fastjson reads and Java never writes: more than 18 digits, escaped ones, blanks around them, a fraction.
+/// Numbers that are no run of digits: those below 0, and what fastjson reads and Java never writes: more than 18 digits,
+/// escaped ones, blanks around them, a fraction.
 ///
 /// Takes the parts of a value: a reference to it would keep every value of the hot path in memory.
 #[cold]
 #[inline(never)]
 fn odd_number(raw: &[u8], escaped: bool) -> Option<i64> {
+    if let Some(value) = decimal(raw) {
+        return Some(value);
+    }
     let text = Value { raw, escaped }.lossy();
     let text = text.trim();
     if let Some(value) = decimal(text.as_bytes()) {
@@ -146,6 +150,17 @@ struct Place {
     value_len: u16,
     name_len: u8,
     escaped: u8,
+}
+
+impl Place {
+    /// The name, as it stands in the header, and the value.
+    #[inline(always)]
+    fn raw<'a>(&self, header: &'a [u8]) -> Option<(&'a [u8], Value<'a>)> {
+        let (name_at, value_at) = (usize::from(self.name_at), usize::from(self.value_at));
+        let name = header.get(name_at..name_at + usize::from(self.name_len))?;
+        let value = header.get(value_at..value_at + usize::from(self.value_len))?;
+        Some((name, Value { raw: value, escaped: self.escaped & VALUE != 0 }))
+    }
 }
 
 /// In [`Place::escaped`]: the name is.
@@ -183,21 +198,47 @@ impl<'a> Fields<'a> {
         Self { header, from: 0, count: 0, form: Form::Absent }
     }
 
-    /// Becomes the binary map `map`, whose entries are pushed next: in place, as a whole one is too large to be handed over.
+    /// Becomes the binary map `map`: in place, as a whole one is too large to be handed over.
+    ///
+    /// # Errors
+    /// What is wrong with its first entry that is cut short.
     #[inline(always)]
-    pub(super) fn begin_binary(&mut self, map: &'a [u8]) {
+    pub(super) fn read_binary(&mut self, map: &'a [u8]) -> Result<(), WireError> {
         self.header = map;
-        self.from = 0;
-        self.count = 0;
         self.form = Form::Places([Place::default(); REMEMBERED]);
+        let Form::Places(places) = &mut self.form else { return Ok(()) };
+        let (mut rest, mut count) = (map, 0);
+        // A map as short as that has no room for an entry whose length, taken as a signed number, were below 0; and every
+        // place in it fits 16 bits.
+        if map.len() <= i16::MAX as usize {
+            for place in places {
+                let Some((name_len, after)) = rest.split_first_chunk::<2>() else { break };
+                let name_at = map.len() - after.len();
+                let name_len = u16::from_be_bytes(*name_len);
+                let Some(after) = after.get(usize::from(name_len)..) else { break };
+                let Some((value_len, after)) = after.split_first_chunk::<4>() else { break };
+                let value_at = map.len() - after.len();
+                let value_len = u32::from_be_bytes(*value_len);
+                let Some(after) = after.get(value_len as usize..) else { break };
+                let Ok(name_len) = u8::try_from(name_len) else { break };
+                let (name_at, value_at, value_len) = (name_at as u16, value_at as u16, value_len as u16);
+                *place = Place { name_at, value_at, value_len, name_len, escaped: 0 };
+                count += 1;
+                rest = after;
+            }
+        }
+        self.count = count;
+        if rest.is_empty() { Ok(()) } else { self.read_wide_binary(Cursor::new(rest)) }
     }
 
-    /// All entries of the binary map have been pushed.
-    #[inline(always)]
-    pub(super) fn end_binary(&mut self) {
-        if matches!(self.form, Form::JsonWalk) {
-            self.form = Form::BinaryWalk;
+    /// The entries of a binary map that are not remembered.
+    #[cold]
+    fn read_wide_binary(&mut self, mut rest: Cursor<'a>) -> Result<(), WireError> {
+        self.form = Form::BinaryWalk;
+        while entry(&mut rest).is_some() {
+            self.count += 1;
         }
+        if rest.left() == 0 { Ok(()) } else { Err(entry_error(rest)) }
     }
 
     /// Starts a JSON map at `from`, forgetting one that came before: of two, the later wins.
@@ -245,6 +286,14 @@ impl<'a> Fields<'a> {
         !matches!(self.form, Form::Absent)
     }
 
+    /// Where all fields are, for readers that have a faster way with them; `None` if the map has to be walked.
+    #[inline(always)]
+    pub(super) fn places(&self) -> Option<impl Iterator<Item = (&'a [u8], Value<'a>)>> {
+        let Form::Places(places) = &self.form else { return None };
+        let header = self.header;
+        Some(places.get(..self.count)?.iter().map_while(move |place| place.raw(header)))
+    }
+
     /// Every field in the order of the wire. Of two with one name, the later wins.
     #[inline]
     pub fn iter(&self) -> FieldIter<'_, 'a> {
@@ -286,11 +335,8 @@ impl<'a> Iterator for FieldIter<'_, 'a> {
         match &mut self.0 {
             Walk::Places(header, places) => {
                 let place = places.next()?;
-                let part = |at: u16, len: usize| header.get(usize::from(at)..)?.get(..len);
-                let name = part(place.name_at, usize::from(place.name_len))?;
-                let value = part(place.value_at, usize::from(place.value_len))?;
-                let (name_escaped, value_escaped) = (place.escaped & NAME != 0, place.escaped & VALUE != 0);
-                Some((Value { raw: name, escaped: name_escaped }, Value { raw: value, escaped: value_escaped }))
+                let (name, value) = place.raw(header)?;
+                Some((Value { raw: name, escaped: place.escaped & NAME != 0 }, value))
             }
             Walk::Binary(cursor) => {
                 let (name, value) = entry(cursor)?;
@@ -313,7 +359,7 @@ fn walk<'a>(members: &mut scan::Members<'a>) -> Option<(Value<'a>, Value<'a>)> {
 
 /// One entry off the front of the binary map; `None` at its end, and where a length does not fit.
 #[inline(always)]
-pub(super) fn entry<'a>(cursor: &mut Cursor<'a>) -> Option<(&'a [u8], &'a [u8])> {
+fn entry<'a>(cursor: &mut Cursor<'a>) -> Option<(&'a [u8], &'a [u8])> {
     let (len, rest) = cursor.rest().split_first_chunk::<2>()?;
     let len = i16::from_be_bytes(*len);
     let (name, rest) = rest.split_at_checked(usize::try_from(len).ok()?)?;
@@ -325,7 +371,7 @@ pub(super) fn entry<'a>(cursor: &mut Cursor<'a>) -> Option<(&'a [u8], &'a [u8])>
 
 /// What is wrong with the entry at the front of the binary map.
 #[cold]
-pub(super) fn entry_error(mut cursor: Cursor<'_>) -> WireError {
+fn entry_error(mut cursor: Cursor<'_>) -> WireError {
     let read = |cursor: &mut Cursor<'_>| {
         let len = cursor.i16("field name length")?;
         cursor.take_signed("field name", i32::from(len))?;

@@ -104,6 +104,14 @@ pub trait Field<'a>: Sized {
     fn write(&self, name: &'static str, out: &mut FieldWriter<'_>);
 }
 
+/// The letters of a name as an array, so that comparing them is one step of known length.
+pub(super) const fn letters<const LEN: usize>(name: &str) -> [u8; LEN] {
+    match name.as_bytes().first_chunk() {
+        Some(letters) => *letters,
+        None => [0; LEN],
+    }
+}
+
 /// Finds the last field of each name.
 pub(super) fn find_all<'a>(fields: &Fields<'a>, names: &[&str], found: &mut [Option<Value<'a>>]) {
     for (name, value) in fields.iter() {
@@ -210,10 +218,12 @@ macro_rules! header {
                 fields: &$crate::wire::remoting::fields::Fields<$lt>,
             ) -> Result<Self, $crate::error::WireError> {
                 use $crate::wire::remoting::header::Field;
+                let Some(places) = fields.places() else {
+                    return header!(@by_names fields, $lt, $($field: $ty = $wire $(else $default)?;)*);
+                };
                 $(let mut $field: Option<$ty> = None;)*
-                for (name, value) in fields.iter() {
-                    let name = name.raw();
-                    $(if name == $wire.as_bytes() {
+                for (name, value) in places {
+                    $(if *name == const { $crate::wire::remoting::header::letters::<{ $wire.len() }>($wire) } {
                         $field = Some(<$ty as Field<$lt>>::read($wire, value)?);
                         continue;
                     })*
@@ -230,14 +240,17 @@ macro_rules! header {
             fn read(
                 fields: &$crate::wire::remoting::fields::Fields<$lt>,
             ) -> Result<Self, $crate::error::WireError> {
-                const NAMES: &[&str] = &[$($wire,)*];
-                let mut found = [None; NAMES.len()];
-                $crate::wire::remoting::header::find_all(fields, NAMES, &mut found);
-                let [$($field,)*] = found;
-                Ok(Self { $($field: header!(@pick $lt, $ty, $wire, $field $(, $default)?),)* })
+                header!(@by_names fields, $lt, $($field: $ty = $wire $(else $default)?;)*)
             }
         }
     };
+    (@by_names $fields:ident, $lt:lifetime, $($field:ident: $ty:ty = $wire:literal $(else $default:expr)?;)*) => {{
+        const NAMES: &[&str] = &[$($wire,)*];
+        let mut found = [None; NAMES.len()];
+        $crate::wire::remoting::header::find_all($fields, NAMES, &mut found);
+        let [$($field,)*] = found;
+        Ok(Self { $($field: header!(@pick $lt, $ty, $wire, $field $(, $default)?),)* })
+    }};
     (@writer $lt:lifetime, $name:ty, $($field:ident = $wire:literal;)*) => {
         impl<$lt> $crate::wire::remoting::header::WriteHeader for $name {
             fn write(&self, out: &mut $crate::wire::remoting::fields::FieldWriter<'_>) {

@@ -85,15 +85,27 @@ mod tests {
     use super::super::command::{Codec, Command, Head, write};
     use super::super::header::ReadHeader;
     use super::*;
+    use crate::error::WireError;
 
     #[test]
     fn a_pull_answer_reads_back() {
         for codec in [Codec::Json, Codec::Binary] {
-            let answer = PullAnswer { forbidden_type: Some(2), ..PullAnswer::at(42, 1, i64::MAX) };
-            let mut out = Vec::new();
-            write(&mut out, codec, &Head::answer(0, 7).remark("FOUND"), &answer, b"records").unwrap();
-            let command = Command::read(out.get(4..).unwrap()).unwrap();
-            assert_eq!(PullAnswer::read(&command.fields), Ok(answer));
+            // Few fields are read where they are remembered, many by a walk.
+            for others in [0, 11, 12, 40] {
+                let others: Vec<(String, &str)> = (0..others).map(|at| (format!("x{at}"), "-1")).collect();
+                let others: Vec<(&str, &str)> = others.iter().map(|(name, value)| (&**name, *value)).collect();
+                let answer = PullAnswer { forbidden_type: Some(2), ..PullAnswer::at(42, -1, i64::MAX) };
+                let mut out = Vec::new();
+                let fields = (others.as_slice(), &answer);
+                write(&mut out, codec, &Head::answer(0, 7).remark("FOUND"), &fields, b"records").unwrap();
+                let command = Command::read(out.get(4..).unwrap()).unwrap();
+                assert_eq!(PullAnswer::read(&command.fields), Ok(answer));
+                let mut out = Vec::new();
+                write(&mut out, codec, &Head::answer(0, 7), others.as_slice(), &[]).unwrap();
+                let command = Command::read(out.get(4..).unwrap()).unwrap();
+                let missing = WireError::MissingField { field: "nextBeginOffset" };
+                assert_eq!(PullAnswer::read(&command.fields), Err(missing));
+            }
         }
     }
 }

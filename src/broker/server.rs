@@ -18,6 +18,7 @@ use super::names::command::{write_register, write_unregister};
 use super::names::join::{Join, Step};
 use super::reply::Reply;
 use super::session::{Delivery, Outbox, Outlet, Session, SessionId, Ticket};
+use crate::disk::mapped::fetch;
 use crate::net::{Change, Conn, FrameBuf, Handle, Notice, Out, Role, Why};
 use crate::wire::remoting::codes::answer;
 use crate::wire::remoting::command::Command;
@@ -251,7 +252,11 @@ impl Server {
         };
         match reply.frames() {
             [] => out.send(conn, head),
-            frames if reply.fits() => out.send_frames(conn, head, frames),
+            frames if reply.fits() => {
+                // They are copied to the socket at the end of the turn, one after the other.
+                frames.iter().for_each(|frame| fetch(frame.bytes()));
+                out.send_frames(conn, head, frames);
+            }
             // What follows a refusal would be taken for the next frame.
             _ => out.send(conn, |bytes| {
                 let refused = Reply::refused(answer::SYSTEM_ERROR, "the messages are longer than a frame may be");

@@ -17,6 +17,7 @@ use super::queue::{DAMAGED, Entry, Run, StoreQueue};
 use super::read::{Filter, is_right};
 use super::segments::Segment;
 use crate::disk::Region;
+use crate::disk::mapped::fetch;
 use crate::model::QueueOffset;
 use crate::wire::frame::FrameOwner;
 use crate::work::sync::locked;
@@ -32,6 +33,8 @@ const SPARSE: u64 = 16;
 const FIRST_SPAN: u64 = 256 << 10;
 /// Pages come in by so many bytes at once.
 const PIECE: usize = 1 << 20;
+/// A message is asked for from memory while that many before it are summed.
+const SUMMED_AHEAD: usize = 3;
 /// A window that nobody has used for so long goes.
 const UNUSED_MS: i64 = 10_000;
 
@@ -235,8 +238,12 @@ impl Shared {
         let summed = entries.iter().map(|_| AtomicBool::new(false)).collect();
         let (segment, used) = (Arc::clone(&run.segment), AtomicBool::new(true));
         let window = Arc::new(Window { segment, view, first: run.first, entries, summed, used });
-        for (entry, offset) in window.entries.iter().zip(run.first..) {
+        let ahead = window.entries.iter().skip(SUMMED_AHEAD).map(Some).chain(std::iter::repeat(None));
+        for ((entry, offset), ahead) in window.entries.iter().zip(run.first..).zip(ahead) {
             let offset = QueueOffset(offset);
+            if let Some(record) = ahead.filter(|entry| filter.entry(entry.tag)).and_then(|entry| window.record(entry)) {
+                fetch(record);
+            }
             // What is wrong is told by whoever wants it.
             if entry.flags & DAMAGED == 0
                 && filter.entry(entry.tag)
@@ -290,7 +297,8 @@ fn near(entries: &[Entry], limit: u64) -> usize {
     entries.iter().take_while(fits).count()
 }
 
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(test)]
+#[cfg(target_os = "linux")]
 mod tests {
     use super::*;
     use crate::broker::store::tests::{Ears, body, message};

@@ -237,3 +237,13 @@ fn an_ephemeral_broker_takes_its_directory_along() {
     drop(broker);
     assert!(caller.hear().is_err());
 }
+
+/// "Nothing of it runs, and nothing has to be undone": the start fails late, with the store open.
+#[test]
+fn a_start_that_fails_leaves_neither_threads_nor_the_lock() {
+    let dir = Dir::new();
+    let error = Broker::open(&dir.0).topic("rmq_sys_mine", 1).start().unwrap_err();
+    assert!(matches!(&error, StartError::Config(error) if error.field == "topic"), "{error:?}");
+    let broker = Broker::open(&dir.0).topic("t", 1).start().expect("the directory is free");
+    assert_eq!(broker.topic_len("t"), 0);
+}

@@ -198,16 +198,11 @@ impl Builder {
         settings.listens = listens;
         let watcher = Watcher::new(self.flush == Some(Flush::Sync));
         let (store, saved) = self.open_store(&watcher)?;
-        let threads = {
-            let clock = self.clock.clone();
-            let wall_ms = Arc::new(move || clock.wall_ms());
-            store.start_threads(wall_ms).map_err(|error| io("starting threads", error))?
-        };
         let mailbox = Arc::new(Mailbox::default());
         let dispatcher = Dispatcher::new(Parts {
             settings,
             clock: self.clock.clone(),
-            store,
+            store: store.clone(),
             watcher,
             saved,
             names: joins.is_empty(),
@@ -235,13 +230,20 @@ impl Builder {
             server
         })
         .map_err(|error| io("starting the loop", error))?;
-        let thread = spawn("wl-broker", move || {
+        let Some(handle) = handle else { return Err(StartError::Closed) };
+        // Threads come last: whatever fails before them leaves nothing that runs or holds the directory.
+        let clock = self.clock.clone();
+        let threads =
+            store.start_threads(Arc::new(move || clock.wall_ms())).map_err(|error| io("starting threads", error))?;
+        let spawned = spawn("wl-broker", move || {
             mailbox.belongs_to_this_thread();
             // Its end is logged; peers see their connections closed.
             let _ended = reactor.run();
-        })
-        .map_err(|error| io("starting threads", error))?;
-        let Some(handle) = handle else { return Err(StartError::Closed) };
+        });
+        let thread = spawned.map_err(|error| {
+            threads.stop(after(DROP_WAIT));
+            io("starting threads", error)
+        })?;
         // The loop sleeps until something happens: this is the first thing.
         let _never_full = handle.post_own(Post::Look);
         let running = Running { handle, thread, lane, threads: Mutex::new(Some(threads)) };

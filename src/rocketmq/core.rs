@@ -131,7 +131,7 @@ impl Alarm {
         }
     }
 
-    /// The timer has come; true if it is the one that was armed last, or nothing earlier is.
+    /// The timer has come: [`at`](Self::at) arms it again, unless it was armed for a later moment than `now`.
     pub fn rang(&mut self, now: Nanos) {
         if self.armed.is_some_and(|armed| armed <= now) {
             self.armed = None;

@@ -191,6 +191,12 @@ pub(crate) fn may_pass(code: i32) -> bool {
     matches!(code, 1 | 2 | 14 | 16 | 17 | 204 | 205 | 1500)
 }
 
+/// True if what the system refused for this reason it may grant later: room, memory, an address that is taken.
+fn io_may_pass(kind: std::io::ErrorKind) -> bool {
+    use std::io::ErrorKind::{AddrInUse, Interrupted, OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
+    matches!(kind, AddrInUse | Interrupted | OutOfMemory | QuotaExceeded | StorageFull | WouldBlock)
+}
+
 impl Error {
     /// True if the same call may succeed later, perhaps on another broker.
     pub fn is_retryable(&self) -> bool {
@@ -199,10 +205,12 @@ impl Error {
             | Self::Disconnected { .. }
             | Self::Connect { .. }
             | Self::NoNameServer { .. }
+            | Self::NotDrained { .. }
             | Self::InUse { .. }
             | Self::Overloaded { .. } => true,
             Self::Commit { retryable, .. } => *retryable,
             Self::Broker { code, .. } => may_pass(*code),
+            Self::Io { source, .. } => io_may_pass(source.kind()),
             Self::Send { attempts, .. } => attempts.last().is_some_and(|last| last.code.is_none_or(may_pass)),
             Self::Config(_)
             | Self::Wire(_)
@@ -210,8 +218,6 @@ impl Error {
             | Self::NoQueue { .. }
             | Self::Message { .. }
             | Self::Revoked { .. }
-            | Self::NotDrained { .. }
-            | Self::Io { .. }
             | Self::Store { .. }
             | Self::Closed => false,
         }

@@ -7,7 +7,7 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 
-use super::{ConfigError, Error};
+use super::{ConfigError, Error, io_may_pass};
 
 /// A client, producer, consumer or broker was not started. Nothing of it runs, and nothing has to be undone.
 ///
@@ -66,15 +66,7 @@ impl StartError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::GroupInUse { .. } | Self::StoreInUse { .. } | Self::Overloaded { .. } => true,
-            Self::Listen { source, .. } => source.kind() == io::ErrorKind::AddrInUse,
-            Self::Io { source, .. } => matches!(
-                source.kind(),
-                io::ErrorKind::WouldBlock
-                    | io::ErrorKind::OutOfMemory
-                    | io::ErrorKind::Interrupted
-                    | io::ErrorKind::StorageFull
-                    | io::ErrorKind::QuotaExceeded
-            ),
+            Self::Listen { source, .. } | Self::Io { source, .. } => io_may_pass(source.kind()),
             Self::Config(_) | Self::Store { .. } | Self::Closed => false,
         }
     }
@@ -128,6 +120,35 @@ impl From<StartError> for Error {
             StartError::Io { doing, source } => Self::Io { doing, source },
             StartError::Overloaded { what } => Self::Overloaded { what },
             StartError::Closed => Self::Closed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_a_start_may_be_tried_again_is_not_lost_on_the_way_to_the_one_error() {
+        let config = ConfigError { field: "group", value: String::new(), allowed: String::new() };
+        let addr = SocketAddr::from(([127, 0, 0, 1], 1));
+        let listen = |kind: io::ErrorKind| StartError::Listen { setting: "listen", addr, source: kind.into() };
+        let io = |kind: io::ErrorKind| StartError::Io { doing: String::new(), source: kind.into() };
+        for (error, retryable) in [
+            (StartError::Config(config), false),
+            (StartError::GroupInUse { group: String::new() }, true),
+            (StartError::StoreInUse { dir: String::new(), pid: None }, true),
+            (listen(io::ErrorKind::AddrInUse), true),
+            (listen(io::ErrorKind::AddrNotAvailable), false),
+            (io(io::ErrorKind::StorageFull), true),
+            (io(io::ErrorKind::PermissionDenied), false),
+            (StartError::Store { what: String::new() }, false),
+            (StartError::Overloaded { what: "" }, true),
+            (StartError::Closed, false),
+        ] {
+            assert_eq!(error.is_retryable(), retryable, "{error:?}");
+            let text = format!("{error:?}");
+            assert_eq!(Error::from(error).is_retryable(), retryable, "{text}");
         }
     }
 }

@@ -19,6 +19,9 @@ const WAITING_EVENTS: usize = 1024;
 /// Events told in one job of the lane, so that observers do not keep a lane's thread for ever.
 const EVENTS_PER_JOB: usize = 64;
 
+/// A failure that repeats is told the first time and then each time that it has happened so often again.
+pub(super) const TOLD_EVERY: u32 = 20;
+
 /// Something that happened. Its text form is for logs; new kinds may be added.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -339,9 +342,6 @@ impl Event {
             | Self::DeadLetter { .. }
             | Self::SendBackFailed { .. }
             | Self::ClientEnded { .. } => log::Level::Error,
-            Self::CommitFailed { times, .. } | Self::PullFailed { times, .. } if *times > 1 && *times % 20 != 0 => {
-                log::Level::Debug
-            }
             Self::Stuck { .. }
             | Self::PullFailed { .. }
             | Self::CommitFailed { .. }
@@ -589,5 +589,14 @@ mod tests {
         assert_eq!(event.to_string(), "revoked: group=g queue=t/b/3 committed=7 unfinished=1");
         assert_eq!((event.group(), event.queue().map(|queue| queue.id)), (Some("g"), Some(3)));
         assert_eq!(lost("a:1").to_string(), "connection lost: addr=a:1 why=peer closed");
+    }
+
+    #[test]
+    fn a_failure_that_lasts_is_logged_as_loud_as_its_first_time() {
+        for times in [1, 2, 20, 21, 22] {
+            let (group, queue) = ("g".into(), Queue::new("t", "b", 0));
+            let event = Event::PullFailed { group, queue, detail: String::new(), times };
+            assert_eq!(event.level(), log::Level::Warn, "whoever emits it has left most of them out");
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use super::consumer::group::Group;
 use super::core::{Core, Purpose, Timer};
-use super::events::Event;
+use super::events::{Event, TOLD_EVERY};
 use super::port::{Answer, Ask, CallError, Target};
 use crate::model::tags::{TagExpression, java_hash};
 use crate::model::{SortedMap, StartFrom, names};
@@ -144,7 +144,9 @@ impl Core {
                 let due = broker.due;
                 self.heartbeat_alarm.at(due, Timer::Heartbeats, out);
                 // A connection that cannot be made is told as such.
-                if times % 20 == 0 && !matches!(error, CallError::Connect { .. } | CallError::Disconnected { .. }) {
+                if times % TOLD_EVERY == 0
+                    && !matches!(error, CallError::Connect { .. } | CallError::Disconnected { .. })
+                {
                     self.tell_all(Event::HeartbeatFailed { addr: Arc::clone(addr), detail: error.to_string() });
                 }
             }

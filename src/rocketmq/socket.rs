@@ -474,6 +474,10 @@ impl Port for SocketPort {
             .collect();
         for addr in gone {
             self.retire(&addr, out);
+            // Addresses come from peers, who may name new ones for ever. One that is being resolved goes the next time.
+            if matches!(self.links.get(&addr), Some(Link { state: State::Idle, .. })) {
+                self.links.remove(&addr);
+            }
         }
     }
 

@@ -20,7 +20,7 @@ use crate::consume::queue::{ProcessQueue, SETTLED};
 use crate::model::{Queue, QueueOffset, StartFrom, names};
 use crate::net::{Handle, Out};
 use crate::rocketmq::core::{Alarm, Command, Core, Purpose, Timer};
-use crate::rocketmq::events::{Event, PauseReason};
+use crate::rocketmq::events::{Event, PauseReason, TOLD_EVERY};
 use crate::rocketmq::port::{Answer, Ask, CallError, Target, Ticket};
 use crate::wire::remoting::codes::{answer, request};
 use crate::wire::remoting::offset::{OffsetAnswer, QueryOffsetRequest, QueueRequest, SearchOffsetRequest};
@@ -444,7 +444,7 @@ impl Core {
         claim.stage = Stage::Locating(Locating::Waiting(now + retry));
         claim.wake_at(now + retry, out);
         claim.failures = claim.failures.saturating_add(1);
-        if claim.failures % 20 == 1 {
+        if claim.failures % TOLD_EVERY == 1 {
             let (group, queue) = (Arc::clone(&claim.group_name), claim.queue.clone());
             let id = claim.group;
             self.tell(id, Event::StartFailed { group, queue, detail: detail.to_owned() });

@@ -14,7 +14,7 @@ use crate::consume::progress::Round;
 use crate::model::QueueOffset;
 use crate::net::Out;
 use crate::rocketmq::core::{Core, Purpose, Timer};
-use crate::rocketmq::events::Event;
+use crate::rocketmq::events::{Event, TOLD_EVERY};
 use crate::rocketmq::port::{Answer, Ask, CallError, Target};
 use crate::wire::remoting::codes::request;
 use crate::wire::remoting::offset::UpdateOffsetRequest;
@@ -139,7 +139,7 @@ impl Core {
             Stage::Locating(_) => {}
         }
         if let Err(error) = result
-            && (times == 1 || times % 20 == 0)
+            && (times == 1 || times % TOLD_EVERY == 0)
         {
             self.tell(id, Event::CommitFailed { group, queue, offset, error, times });
         }

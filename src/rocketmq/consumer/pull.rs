@@ -20,7 +20,7 @@ use crate::consume::queue::SETTLED;
 use crate::model::QueueOffset;
 use crate::net::Out;
 use crate::rocketmq::core::{Core, Purpose, Timer};
-use crate::rocketmq::events::{Event, PauseReason};
+use crate::rocketmq::events::{Event, PauseReason, TOLD_EVERY};
 use crate::rocketmq::lookup::backoff;
 use crate::rocketmq::port::{Answer, Ask, CallError, Target, Ticket};
 use crate::rocketmq::route::Route;
@@ -55,6 +55,7 @@ const AT_ONCE_MOST: Duration = Duration::from_millis(100);
 const STANDING_MOST: Duration = Duration::from_secs(1);
 /// How often such answers are told: the first time, and each time that there are as many again.
 const STANDING_TOLD: u32 = 60;
+
 /// What the next pull of a claim waits for.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rocketmq) enum Pull {
@@ -388,17 +389,17 @@ impl Core {
                     Some(addr) => self.remind(&addr, now, out),
                     None => {}
                 }
-                if code == answer::SUBSCRIPTION_NOT_EXIST && before % 20 == 1 {
+                if code == answer::SUBSCRIPTION_NOT_EXIST && before % TOLD_EVERY == 1 {
                     let topic = Arc::clone(&queue.topic);
                     self.tell(id, Event::SubscriptionDiffers { group: name, topic, detail });
-                } else if before % 20 == 1 {
+                } else if before % TOLD_EVERY == 1 {
                     self.tell(id, Event::PullFailed { group: name, queue, detail, times: before + 1 });
                 }
             }
             Some(answer::FLOW_CONTROL | answer::GO_AWAY) => {}
             Some(_) => {
                 self.route_doubted(&queue.topic, now, out);
-                if before % 20 == 0 {
+                if before % TOLD_EVERY == 0 {
                     self.tell(id, Event::PullFailed { group: name, queue, detail, times: before + 1 });
                 }
             }
@@ -406,7 +407,7 @@ impl Core {
                 self.route_doubted(&queue.topic, now, out);
                 // Once may be a connection that has ended, which is told as such; silence and nonsense are not.
                 let at_once = matches!(error, CallError::Wire(_) | CallError::Timeout { .. });
-                if before % 20 == u32::from(!at_once) {
+                if before % TOLD_EVERY == u32::from(!at_once) {
                     self.tell(id, Event::PullFailed { group: name, queue, detail, times: before + 1 });
                 }
             }

@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count = Arc::clone(&received);
     let begun = Instant::now();
     let consumer = client
-        .push_consumer(&format!("{topic}-group"))
+        .push_consumer(format!("{topic}-group"))
         .subscribe(topic.as_str(), "*")
         .start_from(StartFrom::First)
         .handler(move |batch| {

@@ -31,7 +31,7 @@ const OUTPUT_TOTAL: u64 = 256 << 20;
 const DROP_WAIT: Duration = Duration::from_secs(5);
 
 /// Settings of a broker that is not started yet. Made by [`Broker::ephemeral`] and [`Broker::open`].
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "nothing runs until `start`"]
 pub struct Builder {
     dir: Option<PathBuf>,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 /// Which of Apache's releases is imitated where they differ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
+#[non_exhaustive]
 pub enum Compat {
     /// 4.9.3: announces version 399.
     V4,

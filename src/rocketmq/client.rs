@@ -411,8 +411,8 @@ impl Client {
 
     /// Builds a push consumer of this group: concurrent, its progress kept by the brokers, its queues shared with the
     /// group's other members.
-    pub fn push_consumer(&self, group: &str) -> PushConsumerBuilder {
-        PushConsumerBuilder::new(self.clone(), group)
+    pub fn push_consumer(&self, group: impl Into<String>) -> PushConsumerBuilder {
+        PushConsumerBuilder::new(self.clone(), group.into())
     }
 
     /// How brokers and other members know this client: `address@instance`.

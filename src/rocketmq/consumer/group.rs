@@ -67,8 +67,9 @@ pub enum Order {
     },
 }
 
-/// A queue that is a consumer's.
+/// A queue that is assigned to a consumer, and how far it is.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Assigned {
     /// The queue.
     pub queue: Queue,

@@ -38,8 +38,8 @@ pub struct PushConsumerBuilder {
 }
 
 impl PushConsumerBuilder {
-    pub(in crate::rocketmq) fn new(client: Client, group: &str) -> Self {
-        let wanted = Wanted { group: group.to_owned(), ..Wanted::default() };
+    pub(in crate::rocketmq) fn new(client: Client, group: String) -> Self {
+        let wanted = Wanted { group, ..Wanted::default() };
         Self { client, wanted, code: None, assign: Arc::new(Averaging), observer: None, offsets: None }
     }
 

@@ -10,6 +10,7 @@ use super::unique::MessageId;
 
 /// A broker has stored the message.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct Receipt {
     /// The queue it is in.
     pub queue: Queue,
@@ -214,6 +215,7 @@ by_its_cause!(SendError);
 
 /// A broker has stored a batch.
 #[derive(Clone, Debug, Eq, PartialEq)]
+#[non_exhaustive]
 pub struct BatchReceipt {
     /// The queue all of them are in.
     pub queue: Queue,

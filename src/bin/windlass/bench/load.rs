@@ -139,7 +139,7 @@ pub fn drain(arguments: &Arguments) -> Result<bool, Ended> {
     };
     let from = Instant::now();
     let consumer = client
-        .push_consumer(&arguments.group())
+        .push_consumer(arguments.group())
         .subscribe(arguments.topic.as_str(), arguments.tags.as_str())
         .start_from(StartFrom::First)
         .batch(u32::from(arguments.batch.unwrap_or(1)), Duration::ZERO)
@@ -170,7 +170,7 @@ pub fn latency(arguments: &Arguments) -> Result<bool, Ended> {
     let zero = Instant::now();
     let (tell, arrived) = crossbeam_channel::unbounded();
     let consumer = client
-        .push_consumer(&arguments.group())
+        .push_consumer(arguments.group())
         .subscribe(arguments.topic.as_str(), "*")
         .start_from(StartFrom::Last)
         .batch(u32::from(arguments.batch.unwrap_or(1)), Duration::ZERO)

@@ -1,4 +1,8 @@
 //! The embedded broker and name server.
+//!
+//! [`Broker`] starts one in this process: [`Broker::ephemeral`] for a test, [`Broker::open`] for one that keeps its
+//! messages. It speaks RocketMQ's remoting protocol to unmodified clients and `mqadmin`; [`Broker::client`] gives a client of
+//! the same process that needs no socket. Not supported: transactions, SQL92 filters, replication.
 
 mod admin;
 mod command;

@@ -2,13 +2,14 @@
 //!
 //! The loop calls it through [`Role`]; it asks through its [`Port`] and gets answers from it. It has no locks and never
 //! blocks, runs no user code, and reads time only from its arguments. This file holds what all its parts share: commands,
-//! deadlines, the table of open requests and the way events are handed to the part they concern; the parts are
-//! `lookup.rs`, `heartbeat.rs` and the files of `consumer`.
+//! timers, and which part an answer goes to. The parts are `lookup.rs`, `heartbeat.rs` and the files of `consumer`; requests
+//! that are not answered yet are kept in `calls.rs`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::calls::{Call, Calls};
 use super::client::Context;
 use super::consumer::claim::Claim;
 use super::consumer::group::{ConsumerId, ConsumerReport, ConsumerSpec, Group, Order};
@@ -31,7 +32,6 @@ use crate::wire::remoting::codes::{answer, request};
 use crate::wire::remoting::command::{Command as Frame, Head, write};
 use crate::wire::remoting::header::NoFields;
 use crate::work::clock::Nanos;
-use crate::work::deadlines::Deadlines;
 
 /// What each consumer of a client came to, by group.
 pub type Reports = Vec<(Arc<str>, ConsumerReport)>;
@@ -180,96 +180,6 @@ pub enum Purpose {
     Leave(ConsumerId),
     /// Another thread's.
     Call(Done),
-}
-
-struct Call {
-    purpose: Purpose,
-    deadline: Nanos,
-    asked: Nanos,
-}
-
-/// So many deadlines of answered requests are kept, beside four for each open one.
-const DEAD_MOST: usize = 64;
-
-/// Open requests by ticket: slot and generation, so that a late answer to an old one cannot match.
-#[derive(Default)]
-struct Calls {
-    slots: Vec<(u32, Option<Call>)>,
-    free: VecDeque<u32>,
-    deadlines: Deadlines<Ticket>,
-    alarm: Alarm,
-    open: usize,
-}
-
-impl Calls {
-    fn insert(&mut self, call: Call, out: &mut Out<Timer>) -> Ticket {
-        let slot = self.free.pop_front().unwrap_or_else(|| {
-            self.slots.push((0, None));
-            u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
-        });
-        if self.deadlines.len() > DEAD_MOST + 4 * self.open {
-            self.sweep();
-        }
-        let deadline = call.deadline;
-        let mut ticket = Ticket(u64::from(slot));
-        if let Some((generation, place)) = self.slots.get_mut(slot as usize) {
-            *generation = generation.wrapping_add(1);
-            *place = Some(call);
-            ticket = Ticket(u64::from(*generation) << 32 | u64::from(slot));
-        }
-        self.open += 1;
-        self.deadlines.arm(deadline, ticket);
-        self.alarm.at(deadline, Timer::Calls, out);
-        ticket
-    }
-
-    fn take(&mut self, ticket: Ticket) -> Option<Call> {
-        let slot = ticket.0 as u32;
-        let (generation, place) = self.slots.get_mut(slot as usize)?;
-        if u64::from(*generation) != ticket.0 >> 32 {
-            return None;
-        }
-        let call = place.take()?;
-        self.free.push_back(slot);
-        self.open -= 1;
-        Some(call)
-    }
-
-    fn is_open(&self, ticket: Ticket) -> bool {
-        self.slots
-            .get(ticket.0 as u32 as usize)
-            .is_some_and(|(generation, place)| place.is_some() && u64::from(*generation) == ticket.0 >> 32)
-    }
-
-    /// The next request that has run out of time. Requests that were answered leave their deadlines behind; they are
-    /// passed over here, and thrown out together once they are the most.
-    fn overdue(&mut self, now: Nanos) -> Option<Ticket> {
-        while let Some(ticket) = self.deadlines.due(now) {
-            if self.is_open(ticket) {
-                return Some(ticket);
-            }
-        }
-        None
-    }
-
-    fn rearm(&mut self, now: Nanos, out: &mut Out<Timer>) {
-        self.alarm.rang(now);
-        if self.deadlines.len() > DEAD_MOST + 4 * self.open {
-            self.sweep();
-        }
-        if let Some(next) = self.deadlines.next() {
-            self.alarm.at(next, Timer::Calls, out);
-        }
-    }
-
-    fn sweep(&mut self) {
-        self.deadlines.clear();
-        for (slot, (generation, place)) in self.slots.iter().enumerate() {
-            if let Some(call) = place {
-                self.deadlines.arm(call.deadline, Ticket(u64::from(*generation) << 32 | slot as u64));
-            }
-        }
-    }
 }
 
 /// So many answers of one claim are taken in before the loop looks at its inbox again.
@@ -564,40 +474,6 @@ impl Role for Core {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn call(deadline: u64) -> Call {
-        Call { purpose: Purpose::Bury, deadline: Nanos(deadline), asked: Nanos(0) }
-    }
-
-    #[test]
-    fn b029_a_ticket_is_answered_once_and_an_old_one_never_matches() {
-        let (mut calls, mut out) = (Calls::default(), Out::new());
-        let first = calls.insert(call(5), &mut out);
-        assert!(calls.take(first).is_some() && calls.take(first).is_none());
-        let second = calls.insert(call(9), &mut out);
-        assert_ne!(first, second);
-        assert!(calls.take(first).is_none() && calls.is_open(second));
-    }
-
-    #[test]
-    fn b026_requests_run_out_of_time_at_their_deadline_and_answered_ones_do_not() {
-        let (mut calls, mut out) = (Calls::default(), Out::new());
-        let tickets: Vec<Ticket> = (0..300).map(|at| calls.insert(call(10 + at), &mut out)).collect();
-        for ticket in &tickets[..299] {
-            calls.take(*ticket);
-        }
-        assert_eq!(calls.overdue(Nanos(308)), None);
-        calls.rearm(Nanos(308), &mut out);
-        assert_eq!(calls.deadlines.len(), 1);
-        assert_eq!(calls.overdue(Nanos(309)), Some(tickets[299]));
-        calls.take(tickets[299]);
-        for _ in 0..300 {
-            let ticket = calls.insert(call(400), &mut out);
-            calls.take(ticket);
-        }
-        calls.rearm(Nanos(310), &mut out);
-        assert!(calls.deadlines.len() <= DEAD_MOST + 1, "deadlines of answered requests do not pile up");
-    }
 
     #[test]
     fn an_alarm_is_armed_again_only_for_an_earlier_time() {

@@ -1,7 +1,11 @@
-//! The RocketMQ client.
+//! The RocketMQ client: what users hold (`client`, `consumer::push`, `producer`), the core that runs on the loop (`core` and
+//! the files it names), and the port to brokers and name servers (`port`, with `socket` and `caller` over TCP).
+//!
+//! The embedded broker's own clients have another form of the port (`embedded.rs`); nothing here knows of it.
 
 pub mod builder;
 pub mod caller;
+mod calls;
 pub mod client;
 pub mod consumer;
 pub mod core;

@@ -1,4 +1,6 @@
-//! Consumers of the RocketMQ client.
+//! Consumers of the RocketMQ client: the builder and handle (`push`), what a handler gets (`delivery`, `received`), and the
+//! parts of the core that belong to a group: which queues are its own (`balance`, `assign`, `rebalance`), pulling
+//! (`pull`, `intake`), committing (`commit`, `offset`), handing on what failed (`sendback`) and giving up (`revoke`).
 
 pub mod assign;
 pub mod balance;

@@ -77,6 +77,17 @@ impl Frame {
         self.owner.capacity()
     }
 
+    /// Makes this frame reach to the end of `later`, and tells how far behind its start `later` begins. `None`, and
+    /// nothing changes, if `later` is of other memory, does not lie behind, or would make it longer than 32 bits tell.
+    pub fn reach(&mut self, later: &Self) -> Option<u32> {
+        if !self.shares_owner(later) || later.start < self.end {
+            return None;
+        }
+        u32::try_from(later.end - self.start).ok()?;
+        self.end = later.end;
+        u32::try_from(later.start - self.start).ok()
+    }
+
     /// Whether both keep the same memory alive.
     pub fn shares_owner(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.owner, &other.owner)
@@ -192,6 +203,18 @@ mod tests {
         assert_eq!(Cutter::REMOTING.content_len(&16_777_212u32.to_be_bytes()), Ok(Some(16_777_212)));
         assert!(Cutter::REMOTING.content_len(&16_777_213u32.to_be_bytes()).is_err());
         assert!(Cutter::REMOTING.content_len(&3u32.to_be_bytes()).is_err());
+    }
+
+    #[test]
+    fn a_frame_reaches_over_what_lies_between_it_and_a_later_one_of_its_memory() {
+        let all = Frame::from((0..10).collect::<Vec<u8>>());
+        let mut first = all.slice(1..3);
+        assert_eq!((first.reach(&all.slice(3..4)), first.reach(&all.slice(6..8))), (Some(2), Some(5)));
+        assert_eq!(first.bytes(), [1, 2, 3, 4, 5, 6, 7]);
+        for other in [all.slice(7..9), all.slice(0..1), Frame::from(vec![0; 20]).slice(9..10)] {
+            assert_eq!(first.reach(&other), None);
+        }
+        assert_eq!(first.len(), 7);
     }
 
     #[test]

@@ -63,23 +63,23 @@ impl Core {
         let own_retry = claim.queue.topic.strip_prefix(crate::model::names::RETRY_PREFIX) == Some(&*claim.group_name);
         let work = Arc::clone(&active.work);
         let (min, max) = (QueueOffset(arrived.header.min_offset), QueueOffset(arrived.header.max_offset));
-        let (mut at, mut bad, mut moved, mut gather) = (arrived.asked, None, false, None);
-        let frames = arrived.frames.all();
+        let (mut at, mut moved, mut gather) = (arrived.asked, false, None);
+        let mut left = arrived.frames.all();
         // An answer without messages is put as well: it may bring progress.
-        for place in 0..frames.len().max(1) {
-            let frame = frames.get(place).cloned().unwrap_or_else(|| Frame::from(Vec::new()));
+        let bad = loop {
             let mut records = self.indexes.take();
-            bad = index_frame(&frame, &mut at, arrived.next, claim.queue.id, &subscribed.tags, records.list());
-            let last = place + 1 >= frames.len();
+            let (frame, bad) =
+                index_beside(&mut left, &mut at, arrived.next, claim.queue.id, &subscribed.tags, records.list());
+            let last = left.is_empty();
             let end = bad.as_ref().map_or(if last { arrived.next } else { at }, |bad| bad.offset);
             let batch = Pulled { queue: claim.queue.clone(), own_retry, frame, records, min, max };
             let put = work.put(&Arc::new(batch), end, now);
             moved |= put.moved;
             gather = put.gather_until.or(gather);
-            if bad.is_some() {
-                break;
+            if bad.is_some() || last {
+                break bad;
             }
-        }
+        };
         if bad.is_none() {
             active.damaged = Damaged::No;
         }
@@ -160,27 +160,59 @@ impl Core {
     }
 }
 
+/// Takes frames off the front of `left` that lie one behind the other in the same memory, as those of one answer do that
+/// point into the log, and indexes them as one: with what is between them, which nobody looks at. No frame: an empty one.
+fn index_beside(
+    left: &mut &[Frame],
+    at: &mut QueueOffset,
+    next: QueueOffset,
+    queue_id: i32,
+    tags: &TagExpression,
+    records: &mut Vec<Record>,
+) -> (Frame, Option<Bad>) {
+    let Some((first, rest)) = left.split_first() else { return (Frame::from(Vec::new()), None) };
+    let mut whole = first.clone();
+    *left = rest;
+    let mut bad = index_frame(first, 0, at, next, queue_id, tags, records);
+    while bad.is_none()
+        && let Some((frame, rest)) = left.split_first()
+        && let Some(base) = whole.reach(frame)
+    {
+        *left = rest;
+        bad = index_frame(frame, base, at, next, queue_id, tags, records);
+    }
+    (whole, bad)
+}
+
 /// Appends the good records of a frame up to the first damaged one, which is the answer. `at` is where the next record
-/// must be, before and after.
+/// must be, before and after; the frame begins at `base` of what the index is of.
 fn index_frame(
     frame: &Frame,
+    base: u32,
     at: &mut QueueOffset,
     next: QueueOffset,
     queue_id: i32,
     tags: &TagExpression,
     records: &mut Vec<Record>,
 ) -> Option<Bad> {
-    let mut damage = Vec::new();
+    let (start, from, mut damage) = (records.len(), *at, Vec::new());
     index(frame.bytes(), Check::Crc, records, &mut damage);
     let first = damage.into_iter().next();
-    if let Some(damage) = &first {
-        records.retain(|record| (record.at as usize) < damage.at);
+    let good_to = first.as_ref().map_or(usize::MAX, |damage| damage.at);
+    let is_good = |record: &Record| (record.at as usize) < good_to && record.queue_offset >= from.0;
+    // The broker has compared hashes, and two tags may share one (B-080).
+    let is_wanted = |record: &Record| {
+        is_good(record) && (tags.is_all() || tags.admits(record.properties(frame.bytes()).find(names::TAGS)))
+    };
+    let fresh = records.get(start..).unwrap_or_default();
+    let last = fresh.iter().rfind(|record| is_good(record));
+    *at = last.map_or(from, |record| QueueOffset(record.queue_offset).next());
+    if !fresh.iter().all(is_wanted) {
+        let fresh = records.split_off(start);
+        records.extend(fresh.into_iter().filter(is_wanted));
     }
-    records.retain(|record| record.queue_offset >= at.0);
-    *at = records.last().map_or(*at, |record| QueueOffset(record.queue_offset).next());
-    if !tags.is_all() {
-        // The broker has compared hashes, and two tags may share one (B-080).
-        records.retain(|record| tags.admits(record.properties(frame.bytes()).find(names::TAGS)));
+    for record in records.iter_mut().skip(start) {
+        record.at = record.at.saturating_add(base);
     }
     let damage = first?;
     let head = frame.bytes().get(damage.at..).unwrap_or_default();
@@ -200,7 +232,82 @@ fn place_of(damage: &Damage, at: QueueOffset, next: QueueOffset, queue_id: i32) 
 mod tests {
     use super::*;
     use crate::error::WireError;
-    use crate::wire::remoting::record::Place;
+    use crate::wire::remoting::properties::push;
+    use crate::wire::remoting::record::{NewRecord, Place, patch};
+
+    /// A log with messages of the queue and what belongs to others between them: the frames of an answer point into it.
+    fn log(tags: &[&str]) -> (Vec<u8>, Vec<std::ops::Range<usize>>) {
+        let (mut log, mut places) = (Vec::new(), Vec::new());
+        for (offset, tag) in (10..).zip(tags) {
+            log.extend_from_slice(b"of another queue");
+            let (mut properties, mut bytes) = (Vec::new(), Vec::new());
+            push(&mut properties, names::TAGS, tag);
+            let record = NewRecord {
+                topic: b"orders",
+                body: tag.as_bytes(),
+                properties: &properties,
+                queue_id: 3,
+                flag: 0,
+                sys_flag: 0,
+                born_ms: 1000,
+                born_host: "10.0.0.1:1".parse().unwrap(),
+                store_host: "10.0.0.1:10911".parse().unwrap(),
+                reconsume_times: 0,
+                prepared_offset: 0,
+                body_crc: None,
+            };
+            record.encode_into(&mut bytes).unwrap();
+            patch(&mut bytes, offset, 700 + offset, 2000);
+            places.push(log.len()..log.len() + bytes.len());
+            log.extend_from_slice(&bytes);
+        }
+        (log, places)
+    }
+
+    /// The offset and body of what is indexed of an answer, batch by batch, and the offset of what is damaged.
+    fn indexed(frames: &[Frame], tags: &str) -> (Vec<Vec<(i64, String)>>, Option<i64>) {
+        let (mut left, mut at, tags) = (frames, QueueOffset(10), TagExpression::parse(tags).unwrap());
+        let mut batches = Vec::new();
+        loop {
+            let mut records = Vec::new();
+            let (frame, bad) = index_beside(&mut left, &mut at, QueueOffset(20), 3, &tags, &mut records);
+            let body = |record: &Record| String::from_utf8_lossy(record.body(frame.bytes())).into_owned();
+            batches.push(records.iter().map(|record| (record.queue_offset, body(record))).collect());
+            if bad.is_some() || left.is_empty() {
+                return (batches, bad.map(|bad| bad.offset.0));
+            }
+        }
+    }
+
+    fn batch(messages: &[(i64, &str)]) -> Vec<(i64, String)> {
+        messages.iter().map(|(offset, body)| (*offset, (*body).to_owned())).collect()
+    }
+
+    #[test]
+    fn messages_of_one_memory_are_one_batch_whatever_lies_between_them() {
+        let (log, places) = log(&["a", "b", "a"]);
+        let owner = Frame::from(log);
+        let frames: Vec<_> = places.into_iter().map(|place| owner.slice(place)).collect();
+        let all = batch(&[(10, "a"), (11, "b"), (12, "a")]);
+        assert_eq!(indexed(&frames, "*"), (vec![all], None));
+        assert_eq!(indexed(&frames, "a"), (vec![batch(&[(10, "a"), (12, "a")])], None));
+        // Not in the order of the memory, or of another: batches of their own.
+        let mixed = [frames[1].clone(), Frame::from(frames[2].bytes().to_vec())];
+        assert_eq!(indexed(&mixed, "*"), (vec![batch(&[(11, "b")]), batch(&[(12, "a")])], None));
+        let turned = [frames[1].clone(), frames[0].clone()];
+        assert_eq!(indexed(&turned, "*"), (vec![batch(&[(11, "b")]), batch(&[])], None));
+        assert_eq!(indexed(&[], "*"), (vec![batch(&[])], None));
+    }
+
+    #[test]
+    fn d8_what_is_behind_a_damaged_record_of_the_same_memory_is_not_taken() {
+        let (mut log, places) = log(&["a", "b", "c"]);
+        // Its body: behind 84 fixed bytes and the length.
+        log[places[1].start + 88] ^= 1;
+        let owner = Frame::from(log);
+        let frames: Vec<_> = places.into_iter().map(|place| owner.slice(place)).collect();
+        assert_eq!(indexed(&frames, "*"), (vec![batch(&[(10, "a")])], Some(11)));
+    }
 
     fn damage(queue_id: i32, queue_offset: i64) -> Damage {
         let place = Some(Place { queue_id, queue_offset, physical_offset: 700 });

@@ -30,8 +30,8 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
-    /// No answer in time; the peer may or may not have acted on the request. Also a call of this library that has not
-    /// ended in time.
+    /// No answer in time; the peer may or may not have acted on the request. Also what a call of this library returns
+    /// that did not finish in time, such as a shutdown.
     Timeout {
         /// The request's name in the protocol, or `shutdown`.
         request: &'static str,
@@ -72,7 +72,7 @@ pub enum Error {
     NoQueue {
         /// The topic.
         topic: String,
-        /// The one queue that would have done, `broker/id`; `None`: any.
+        /// The only queue that was asked for, as `broker/id`; `None`: any queue of the topic would have done.
         queue: Option<String>,
         /// What was wanted: `"write"` or `"read"`.
         wanted: &'static str,
@@ -100,7 +100,7 @@ pub enum Error {
         /// Queue id.
         queue: i32,
     },
-    /// A group has not consumed everything in time.
+    /// A group has not consumed everything in time (`Broker::wait_drained`).
     NotDrained {
         /// The group.
         group: String,
@@ -109,16 +109,16 @@ pub enum Error {
         /// How long we waited.
         waited: Duration,
     },
-    /// The progress of a queue was not committed, or nobody knows.
+    /// The progress of a queue was not committed, or it is not known whether it was.
     Commit {
         /// The code of the answer, if the broker refused.
         code: Option<i32>,
-        /// True if it may succeed later.
+        /// True if the same commit may succeed later.
         retryable: bool,
         /// Why: a `CommitError`.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// Something that can be had by one alone is another's now: a group of this client, a store's directory.
+    /// Something that only one can have is in use: a group of this client, or a store's directory.
     InUse {
         /// What, and whose it is if that is known.
         what: String,
@@ -159,6 +159,17 @@ pub struct Attempt {
     pub detail: String,
 }
 
+impl fmt::Display for Attempt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { broker, stage, took, code: _, detail } = self;
+        let ms = took.as_millis();
+        match broker.is_empty() {
+            true => write!(f, "{stage} ended after {ms} ms: {detail}"),
+            false => write!(f, "broker {broker}, {stage} ended after {ms} ms: {detail}"),
+        }
+    }
+}
+
 /// How far an attempt came.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -177,6 +188,19 @@ pub enum Stage {
     Answer,
 }
 
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Route => "looking for a route",
+            Self::Connect => "connecting",
+            Self::Queue => "waiting for room",
+            Self::Write => "writing the request",
+            Self::Wait => "waiting for the answer",
+            Self::Answer => "reading the answer",
+        })
+    }
+}
+
 /// Whether a message that was not acknowledged may have been stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
@@ -184,6 +208,15 @@ pub enum Stored {
     No,
     /// At least one attempt ended without an answer after the request may have been written.
     Unknown,
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::No => "is not stored",
+            Self::Unknown => "may be stored",
+        })
+    }
 }
 
 /// True if a peer that has answered with this code may answer otherwise later.
@@ -273,22 +306,8 @@ impl fmt::Display for Error {
                 write!(f, "topic {topic} has no queue {queue} with {wanted} permission")
             }
             Self::Send { topic, attempts, stored } => {
-                write!(f, "message to {topic} not acknowledged, stored: ")?;
-                f.write_str(match stored {
-                    Stored::No => "no",
-                    Stored::Unknown => "unknown",
-                })?;
-                for attempt in attempts {
-                    write!(
-                        f,
-                        "; {} {:?} after {} ms: {}",
-                        attempt.broker,
-                        attempt.stage,
-                        attempt.took.as_millis(),
-                        attempt.detail
-                    )?;
-                }
-                Ok(())
+                write!(f, "message to {topic} was not acknowledged and {stored}")?;
+                attempts.iter().try_for_each(|attempt| write!(f, "; {attempt}"))
             }
             Self::Message { reason } => write!(f, "message refused: {reason}"),
             Self::Revoked { topic, broker, queue } => {

@@ -64,8 +64,8 @@ impl Builder {
         }
     }
 
-    /// Makes a topic at the start if it is not there yet, with this many queues, 1 to 65 536. May be repeated. Default:
-    /// none; topics are made by the first send to them.
+    /// Creates a topic at the start unless it exists, with this many queues, 1 to 65 536. May be called for several topics.
+    /// Default: none; a topic is created by the first send to it.
     pub fn topic(mut self, name: impl Into<String>, queues: u32) -> Self {
         self.topics.push((name.into(), queues));
         self
@@ -105,13 +105,13 @@ impl Builder {
         self
     }
 
-    /// The broker's name. Default `broker-a` (Java: `brokerName`).
+    /// The broker's name, of the characters a topic may have. Default `broker-a` (Java: `brokerName`).
     pub fn name(mut self, name: impl Into<Arc<str>>) -> Self {
         self.settings.broker = name.into();
         self
     }
 
-    /// The cluster's name. Default `DefaultCluster` (Java: `brokerClusterName`).
+    /// The cluster's name, of the characters a topic may have. Default `DefaultCluster` (Java: `brokerClusterName`).
     pub fn cluster(mut self, name: impl Into<Arc<str>>) -> Self {
         self.settings.cluster = name.into();
         self
@@ -149,28 +149,29 @@ impl Builder {
         self
     }
 
-    /// A group without an offset starts a queue at its first message while at most this many bytes of the log lie
-    /// behind that, wherever else it wanted to start. Default 1 GiB; 0: only an empty queue; `u64::MAX`: always.
+    /// Where a group without a committed offset starts: at a queue's first message as long as at most this many bytes of
+    /// log have been written since that message, whatever the consumer's `start_from` says. Apache's brokers do the same
+    /// for young topics. Default 1 GiB, any value; 0: only in a queue without messages; `u64::MAX`: always.
     pub fn young_bytes(mut self, bytes: u64) -> Self {
         self.settings.young_bytes = bytes;
         self
     }
 
-    /// How long messages are kept after the last one of their segment. Default 72 hours; zero: for ever (Java:
-    /// `fileReservedTime`).
+    /// How long messages are kept. Whole segments of the log go, each so long after its last message. Default 72 hours,
+    /// any value; zero: for ever (Java: `fileReservedTime`).
     pub fn retain_for(mut self, time: Duration) -> Self {
         self.retain_for = Some(time);
         self
     }
 
-    /// How many bytes of log are kept. Default 4 GiB; 0: no limit.
+    /// How many bytes of log are kept; above it the oldest segments go. Default 4 GiB, any value; 0: no limit.
     pub fn retain_bytes(mut self, bytes: u64) -> Self {
         self.retain_bytes = Some(bytes);
         self
     }
 
-    /// Opens a store that is damaged below what was durable, by giving up what follows the damage. Default false: such
-    /// a store is an error.
+    /// Opens a store even if it is damaged in a part that was durable, and gives up everything that follows the damage.
+    /// Default false: such a store is refused with [`StartError::Store`].
     pub fn repair(mut self, repair: bool) -> Self {
         self.repair = repair;
         self
@@ -328,7 +329,7 @@ struct Running {
 }
 
 impl Broker {
-    /// A broker whose messages go when it goes: a temporary directory, ports of the system's choice.
+    /// A broker in a temporary directory, on free ports: its messages are gone when it is dropped.
     pub fn ephemeral() -> Builder {
         Builder::new(None)
     }
@@ -348,12 +349,12 @@ impl Broker {
         reachable(self.dispatcher.settings().listens)
     }
 
-    /// The next `times` requests of this kind are not carried out, and answered with SYSTEM_ERROR.
+    /// For tests: the next `times` requests of this kind are not carried out, but answered with SYSTEM_ERROR.
     pub fn fail_next(&self, op: Op, times: u32) {
         self.dispatcher.faults.set(op, Fault::Refuse, times);
     }
 
-    /// The next `times` requests of this kind are carried out, and their answers are lost.
+    /// For tests: the next `times` requests of this kind are carried out, but their answers are lost.
     pub fn lose_next(&self, op: Op, times: u32) {
         self.dispatcher.faults.set(op, Fault::LoseAnswer, times);
     }
@@ -368,8 +369,8 @@ impl Broker {
         held.sum()
     }
 
-    /// Waits until the group has committed everything there is in the topics it consumes, its retry topic included, and
-    /// nothing of it waits in a delay level. A group that has neither members nor commits is waited for.
+    /// Waits until the group has committed everything in the topics it consumes, its retry topic included, and no message
+    /// for these topics waits in a delay level. A group that has neither members nor commits yet counts as not drained.
     ///
     /// # Errors
     /// [`Error::NotDrained`] if that is not so after `timeout` of real time; it says what is left.

@@ -17,9 +17,9 @@ pub const FULL_ROUND: Duration = Duration::from_secs(30);
 /// Why an [`OffsetStore`] could not do what it was asked: whatever its database says.
 pub type OffsetStoreError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Where a group's progress is kept, if it is not with the brokers: the user's database, beside the data that the
-/// messages have changed. The broker's copy is then a mirror for who watches the lag: it is written after the store has
-/// acknowledged, and never read for a queue that the store knows.
+/// Keeps a group's progress in a place of your own instead of with the brokers: in your database, say, next to the data that
+/// the messages change. The broker's copy is then only a mirror for those who watch the lag: it is written after the store
+/// has acknowledged, and never read for a queue that the store knows.
 ///
 /// Called on threads named `wl-serve-N`, never on the loop and under no lock; it may block, and other queues' progress
 /// waits no longer than for a free thread. It may be called on two threads at once, but never twice at once for one queue.
@@ -29,15 +29,15 @@ pub trait OffsetStore: Send + Sync {
     /// that a group can move to a store, and where that has none either, `start_from`.
     ///
     /// # Errors
-    /// Whatever kept it from being known, never `None` for that: the queue stays unstarted, with an event, and is asked
-    /// for again.
+    /// Whatever kept the store from knowing; never return `Ok(None)` in that case. The queue is not started, an event is
+    /// told, and the store is asked again.
     fn load(&self, queue: &Queue) -> Result<Option<QueueOffset>, OffsetStoreError>;
 
     /// Stores the progress of several queues: all of it, or an error. Everything below an offset is finished, and more may
     /// be. An offset lower than the stored one means that an operator or the broker has set the group back.
     ///
     /// # Errors
-    /// Whatever kept it from being stored: an event, and it is tried again in the next round.
+    /// Whatever kept it from being stored. An event is told, and the next round tries again.
     fn store(&self, progress: &[(Queue, QueueOffset)]) -> Result<(), OffsetStoreError>;
 }
 

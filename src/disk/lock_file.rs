@@ -54,7 +54,7 @@ pub(super) fn lock(path: &Path) -> Result<Held, LockError> {
         }
         Err(TryLockError::Error(error)) => return Err(LockError::Io(error)),
     }
-    // Only now is the file ours. That the id is not there helps nobody, but harms nobody either.
+    // Only now is the file ours to write. If writing fails the lock is held all the same; only the pid is not told.
     let _ = file
         .set_len(0)
         .and_then(|()| file.seek(SeekFrom::Start(0)))

@@ -18,12 +18,13 @@ use super::{ConfigError, Error, io_may_pass};
 pub enum StartError {
     /// A setting is missing, out of its range, or contradicts another one.
     Config(ConfigError),
-    /// This client has a consumer of the group already, or one that has not stopped yet: a client is one member of a group.
+    /// This client already has a consumer of the group, or one that has not stopped yet: a client can be only one member of
+    /// a group.
     GroupInUse {
         /// The group.
         group: String,
     },
-    /// A broker cannot listen where it was told to: another program does, or the address is not this machine's.
+    /// A broker cannot listen on its address: another program does already, or the address is not one of this machine.
     Listen {
         /// The setter's name.
         setting: &'static str,
@@ -51,7 +52,7 @@ pub enum StartError {
         /// What it said.
         source: io::Error,
     },
-    /// Too much waits already in the client that was to start it.
+    /// The client that was to start it has too many commands waiting.
     Overloaded {
         /// What is full.
         what: &'static str,

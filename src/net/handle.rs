@@ -1,7 +1,8 @@
 //! How other threads reach a loop: a bounded inbox and a bell that rings once per burst.
 //!
-//! Handles post; the loop alone takes, or whoever stands in for one ([`without_loop`]). Posting never blocks (except [`Handle::post_within`], which says so). The loop's
-//! own threads, whose posts may not be lost, have places of their own that callers cannot fill.
+//! Handles post; only the loop takes, or a simulation that stands in for one ([`without_loop`]). Posting never blocks, but
+//! for [`Handle::post_within`]. The library's own threads, whose posts must not be lost, have places of their own that
+//! callers cannot fill.
 
 use std::sync::Arc;
 use std::time::Duration;

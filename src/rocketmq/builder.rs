@@ -45,17 +45,17 @@ impl ClientBuilder {
         self
     }
 
-    /// Bytes for all that has been fetched and not finished and for queued sends, of all consumers and producers of this
-    /// client. Default 256 MiB, at least 1 MiB. Above it a queue is fetched only while it holds nothing or less than its
-    /// fair share, so that none ever stops for good; in all never more than this, 256 KiB for each queue, and one frame for
-    /// each connection.
+    /// Bytes that everything fetched and not finished, and all queued sends, of this client's consumers and producers may
+    /// take. Default 256 MiB, at least 1 MiB. Once they are used up, a queue is pulled only while it holds nothing or less
+    /// than its fair share, so that no queue stops for good. The client therefore never holds more than this plus 256 KiB
+    /// for each queue and one frame for each connection.
     pub fn memory_budget(mut self, bytes: u64) -> Self {
         self.memory_budget = Some(bytes);
         self
     }
 
-    /// The part of the client id behind the address (Java's `instanceName`). Default: process id, `#` and a number that
-    /// is random. Two live members of a group must never have the same.
+    /// The part of the client id after the address (Java's `instanceName`). Default: the process id, `#` and a random
+    /// number. Two live members of a group must never have the same client id. Must not be blank.
     pub fn instance(mut self, name: impl Into<String>) -> Self {
         self.instance = Some(name.into());
         self
@@ -67,25 +67,26 @@ impl ClientBuilder {
         self
     }
 
-    /// Replaces every broker address that a name server gives: for clusters behind a tunnel or a container bridge.
+    /// Maps every broker address that a name server gives to the one to connect to: for clusters behind a tunnel or a
+    /// container bridge. Default: none. Runs on the client's loop, so it must not block.
     pub fn map_address(mut self, map: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.map_address = Some(Arc::new(map));
         self
     }
 
-    /// For one request and its answer. Default 3 s, allowed 1 ms to 1 h (Java's `mqClientApiTimeout`).
+    /// How long one request may wait for its answer. Default 3 s, allowed 1 ms to 1 h (Java's `mqClientApiTimeout`).
     pub fn request_timeout(mut self, timeout: Duration) -> Self {
         self.timing.request = timeout;
         self
     }
 
-    /// For making a connection. Default 3 s, allowed 1 ms to 1 h.
+    /// How long making a connection may take. Default 3 s, allowed 1 ms to 1 h.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.timing.connect = timeout;
         self
     }
 
-    /// How often routes are asked for. Default 30 s, allowed 10 ms to 24 h (Java's `pollNameServerInterval`).
+    /// How often name servers are asked for the routes of the topics in use. Default 30 s, allowed 10 ms to 24 h (Java's `pollNameServerInterval`).
     pub fn route_interval(mut self, interval: Duration) -> Self {
         self.timing.routes = interval;
         self
@@ -98,7 +99,7 @@ impl ClientBuilder {
         self
     }
 
-    /// How often the assignment of queues is looked at without a reason. Default 20 s, allowed 10 ms to 24 h.
+    /// How often the assignment of queues is checked even if nothing seems to have changed. Default 20 s, allowed 10 ms to 24 h.
     pub fn rebalance_interval(mut self, interval: Duration) -> Self {
         self.timing.rebalance = interval;
         self

@@ -268,10 +268,10 @@ const LATE: Duration = Duration::from_secs(5);
 /// What threads still get after the deadline of a shutdown, to see that it is over.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A client of a RocketMQ cluster. Cheap to clone; all clones are one client, and the last one that goes stops it, as
-/// do consumers and producers, which hold one.
+/// A client of a RocketMQ cluster. Cheap to clone; all clones are the same client. Its consumers and producers hold a clone
+/// each; when the last clone is dropped the client stops.
 ///
-/// Threads: one loop, two to four for what blocks, and the workers once there is a consumer.
+/// Threads: one loop, two to four for work that blocks, and the workers from the first consumer on.
 #[derive(Clone)]
 pub struct Client {
     running: Arc<Running>,
@@ -420,8 +420,8 @@ impl Client {
         &self.shared().context.client_id
     }
 
-    /// Replaces the name servers. Requests that wait for a server that is no longer listed are still answered by it; all
-    /// later ones go to the new list.
+    /// Replaces the list of name servers. A server that is no longer listed still answers the requests it has; all later
+    /// requests go to the new list.
     ///
     /// # Errors
     /// `Config` if the list is empty or one of it is no `host:port`, and nothing has changed; `Closed`, `Overloaded`.
@@ -436,12 +436,12 @@ impl Client {
         1 + LANE_THREADS + self.shared().pool.get().map_or(0, |_| self.shared().context.settings.workers)
     }
 
-    /// Stops every consumer and producer in order, within `deadline` as a whole: no new pulls, running handlers finish,
-    /// what is only cached is dropped, progress is committed, the groups are left, the connections closed. The last
-    /// fifth of the time, but at most a second, is kept for what follows the handlers.
+    /// Stops every consumer and producer, all within `deadline`: no new pulls, running handlers finish, messages that were
+    /// fetched and not handled are dropped (see `drain_on_shutdown`), progress is committed, the groups are left, the
+    /// connections closed. The last fifth of the time, at most one second, is kept for the steps after the handlers.
     ///
-    /// Stops all clones. A second call waits for the first. From inside a handler it only begins the stop, and the report
-    /// is empty.
+    /// All clones of the client are stopped. A second call waits for the first and returns an empty report. Called from
+    /// inside a handler it only starts the shutdown, and returns an empty report.
     pub fn shutdown(&self, deadline: Duration) -> ShutdownReport {
         self.shared().shutdown(deadline)
     }
@@ -471,11 +471,11 @@ impl ShutdownReport {
         self.unended.is_empty() && self.consumers.iter().all(|(_, report)| report.is_clean())
     }
 
-    /// The report as a result, for who only wants to know whether it is clean.
+    /// The report as a result, if all you want to know is whether the shutdown was clean.
     ///
     /// # Errors
-    /// `Timeout` if a handler or a thread was left over; `Commit` if nothing was but a queue whose progress is not committed.
-    /// All of it stands in the report: look at it before.
+    /// `Timeout` if a handler or a thread had not ended; otherwise `Commit` if the progress of a queue is not committed. The
+    /// report itself says more.
     pub fn into_result(self) -> Result<(), Error> {
         let ended = self.unended.is_empty() && self.consumers.iter().all(|(_, report)| report.unfinished == 0);
         if ended {

@@ -79,11 +79,11 @@ pub enum Event {
         queue: Queue,
         /// Why.
         detail: String,
-        /// In a row.
+        /// Failures in a row, this one included.
         times: u32,
     },
-    /// The queue has had no good answer from its broker for longer than a pull may take, whatever the reason is; told
-    /// again each time that this has lasted twice as long. [`Resumed`](Self::Resumed) follows the next good answer.
+    /// The queue has had no good answer from its broker for longer than a pull may take, for whatever reason. Told again
+    /// each time the silence has lasted twice as long. [`Resumed`](Self::Resumed) follows the next good answer.
     NoAnswer {
         /// Group.
         group: Arc<str>,
@@ -146,7 +146,7 @@ pub enum Event {
         /// In a row.
         times: u32,
     },
-    /// The broker has told us to go on elsewhere: the offset was outside of what it holds.
+    /// The broker has corrected the offset of a pull, which was outside the range it holds.
     OffsetCorrected {
         /// Group.
         group: Arc<str>,
@@ -198,7 +198,8 @@ pub enum Event {
         /// Why.
         why: String,
     },
-    /// A broker does not acknowledge that we live; until it does nothing is pulled from it. It is told again every second.
+    /// A broker does not acknowledge this client's heartbeats. Nothing is pulled from it until it does; a heartbeat is sent
+    /// every second.
     HeartbeatFailed {
         /// Whose.
         addr: Arc<str>,
@@ -214,13 +215,13 @@ pub enum Event {
         /// What it said.
         detail: String,
     },
-    /// The client's loop has ended though nobody has stopped it: nothing is pulled, committed or sent any more. A bug,
-    /// or a system that refuses to poll; the process is best restarted.
+    /// The client's loop has ended although nobody stopped it: nothing is pulled, committed or sent any more. That is a bug
+    /// of this library, or the system refuses to poll; restart the process, or at least make a new client.
     ClientEnded {
         /// Why.
         detail: String,
     },
-    /// So many events were not told because observers are too slow.
+    /// Some events were not told because observers are too slow.
     Missed {
         /// How many.
         events: u64,
@@ -411,10 +412,10 @@ impl fmt::Display for Event {
     }
 }
 
-/// Who is told about events. Closures of `Fn(&Event)` are observers.
+/// Is told about events. Every closure `Fn(&Event)` is an observer.
 ///
-/// Called on a thread of the library's, one event after the other; it may block, but what comes meanwhile waits, and
-/// above 1024 waiting events the newest are counted instead of told.
+/// Events are told one after the other, on a thread of this library. An observer may block, but later events then wait, and
+/// once 1024 are waiting further ones are only counted ([`Event::Missed`]). A panic of an observer is caught.
 pub trait Observer: Send + Sync + 'static {
     /// Something has happened.
     fn event(&self, event: &Event);

@@ -59,7 +59,7 @@ pub fn after(most: Duration) -> Instant {
     Instant::now() + most.min(LONGEST)
 }
 
-/// Where the time comes from. Cheap to clone; all clones tell the same time.
+/// A source of time: the system's clock, or a [`TestClock`]. Cheap to clone; all clones tell the same time.
 #[derive(Clone)]
 pub struct Clock(Source);
 

@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
         self.hand.places().len().saturating_sub(hidden)
     }
 
-    /// True if there is none, which a handler never sees.
+    /// True if there are no messages. A handler is never called with an empty batch.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -84,8 +84,9 @@ impl<'a> Batch<'a> {
         self.iter().take(index.saturating_add(1)).for_each(|delivery| delivery.done());
     }
 
-    /// Takes every message out of the batch, to be finished on any thread at any time; what the handler returns does
-    /// not concern them any more. Dropping one delivers it again later. Messages taken out before are left out.
+    /// Takes every message out of the batch, to be finished on any thread at any time; what the handler returns no longer
+    /// applies to them. One that is dropped unfinished is delivered again later. Messages that were taken out before are
+    /// not in the list.
     pub fn detach(&self) -> Vec<DetachedDelivery> {
         self.iter().filter_map(|delivery| delivery.detach()).collect()
     }
@@ -167,7 +168,7 @@ impl<'a> Delivery<'a> {
         self.hand.marks.set(self.place, Mark::Outcome(Outcome::Done));
     }
 
-    /// To be delivered again: after the delay of `level`, or with `None` after one that grows with each time.
+    /// To be delivered again: after the delay of `level`, or, with `None`, after a delay that grows with each redelivery.
     pub fn retry(&self, level: impl Into<Option<DelayLevel>>) {
         self.hand.marks.set(self.place, Mark::Outcome(retry(level.into())));
     }
@@ -196,8 +197,9 @@ impl fmt::Debug for Delivery<'_> {
     }
 }
 
-/// A message that left its batch: it is `Send` and lives as long as its owner likes, but it keeps the frame it came in,
-/// and holds its queue's committed offset back, until it is finished. Dropping it delivers it again later.
+/// A message that was taken out of its batch. It is `Send` and may be kept as long as you like, but until it is finished it
+/// keeps the whole frame it arrived in, and its queue's committed offset cannot pass it. Dropped unfinished, it is delivered
+/// again later.
 ///
 /// A result that comes after the queue was given to another member, or after the consume time-out, is ignored: the
 /// message is delivered again then.
@@ -222,7 +224,7 @@ impl DetachedDelivery {
         self.detached.finish(Outcome::Done, None);
     }
 
-    /// To be delivered again: after the delay of `level`, or with `None` after one that grows with each time.
+    /// To be delivered again: after the delay of `level`, or, with `None`, after a delay that grows with each redelivery.
     pub fn retry(self, level: impl Into<Option<DelayLevel>>) {
         self.detached.finish(retry(level.into()), None);
     }

@@ -15,11 +15,11 @@ use crate::wire::compress;
 use crate::wire::remoting::record::Record;
 use crate::work::budget::Budget;
 
-/// A handler with a name of its own, for who has state and life-cycle in one place; a closure does as well, see
-/// `handler`.
+/// A handler as a type of its own, for when its state deserves a name. Where a closure is enough, use
+/// [`PushConsumerBuilder::handler`](crate::PushConsumerBuilder::handler).
 pub trait Listener: Send + Sync + 'static {
-    /// Handles a batch; called on several workers at a time. The outcome concerns what it did not mark; a panic counts
-    /// as [`Outcome::Retry`].
+    /// Handles a batch. Several workers may call it at the same time. The outcome applies to the messages that were not
+    /// marked; a panic counts as [`Outcome::Retry`].
     fn on_batch(&self, batch: &Batch<'_>) -> Outcome;
 }
 

@@ -9,8 +9,9 @@ use std::sync::Arc;
 use crate::error::{Error, may_pass};
 use crate::rocketmq::port::CallError;
 
-/// The progress of a queue is not committed, or nobody knows whether it is. While its consumer runs it is tried again in
-/// every round; what a report names was given up, and the messages above the last commit come again.
+/// The progress of a queue is not committed, or it is not known whether it is. While its consumer runs, the commit is tried
+/// again in every round. A commit that a report names was given up: the messages above the last successful one are
+/// delivered again.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum CommitError {
@@ -19,7 +20,8 @@ pub enum CommitError {
         /// What the store said, or its panic.
         source: Arc<dyn std::error::Error + Send + Sync>,
     },
-    /// The consumer's own store has it; the broker's copy, which only those see who watch the lag, could not be written.
+    /// The consumer's own store has it, but the broker's copy, which is only there for those who watch the lag, could not be
+    /// written.
     Copy(Box<CommitError>),
     /// The broker refused.
     Refused {
@@ -30,7 +32,7 @@ pub enum CommitError {
         /// What it said.
         remark: String,
     },
-    /// The broker could not be asked: no address, no connection, or too much waits. It has not got it.
+    /// The broker could not be asked: no address, no connection, or too many requests waiting. It does not have it.
     NotSent {
         /// Its name.
         broker: Arc<str>,
@@ -44,7 +46,7 @@ pub enum CommitError {
         /// Why.
         detail: String,
     },
-    /// The time of a stop was over before the store or the broker had answered: it may be committed or not.
+    /// The time for a shutdown ran out before the store or the broker had answered: it may or may not be committed.
     OutOfTime,
 }
 
@@ -62,7 +64,7 @@ impl CommitError {
         }
     }
 
-    /// True if the progress may be committed all the same; it is also if only the broker's copy is missing.
+    /// True if the progress may be committed all the same. Also true if only the broker's copy is missing.
     pub fn maybe_committed(&self) -> bool {
         match self {
             Self::Copy(_) | Self::NoAnswer { .. } | Self::OutOfTime => true,
@@ -70,7 +72,7 @@ impl CommitError {
         }
     }
 
-    /// True if the same commit may succeed later. Of a store of one's own that is not known: true.
+    /// True if the same commit may succeed later. Always true for an error of your own store, of which nothing is known.
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::Refused { code, .. } => may_pass(*code),

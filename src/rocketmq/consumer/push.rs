@@ -43,9 +43,9 @@ impl PushConsumerBuilder {
         Self { client, wanted, code: None, assign: Arc::new(Averaging), observer: None, offsets: None }
     }
 
-    /// Subscribes a topic, with tags: `*` for all, or tags joined by `||`. May be called for several topics; for the
-    /// same topic the last call counts. The group's retry topic is subscribed by itself. Every member of a group must
-    /// subscribe the same.
+    /// Subscribes to a topic. `tags` is `*` for all messages, or tags joined by `||`. Call it once for each topic; for the
+    /// same topic the last call counts. The group's retry topic is always subscribed as well. All members of a group must
+    /// have the same subscriptions. Default: none.
     pub fn subscribe(mut self, topic: impl Into<String>, tags: impl Into<String>) -> Self {
         self.wanted.subscriptions.push((topic.into(), tags.into()));
         self
@@ -58,16 +58,17 @@ impl PushConsumerBuilder {
         self
     }
 
-    /// Most messages for one call of the handler, and how long fewer than that wait for more. Default 1 and zero, allowed
-    /// 1 to 1024 (Java's `consumeMessageBatchMaxSize`) and 0 to 60 s. With a wait of zero a batch ends where a pull
-    /// ended, as in Java; with more it gathers over several pulls.
+    /// The most messages that one call of the handler gets, and how long a smaller batch waits for more to arrive. Default
+    /// 1 and zero, allowed 1 to 1024 (Java's `consumeMessageBatchMaxSize`) and 0 to 60 s. With a wait of zero a batch
+    /// never holds messages of two pulls, as in Java; with a longer wait it may.
     pub fn batch(mut self, messages: u32, wait: Duration) -> Self {
         self.wanted.batch = Some(messages);
         self.wanted.wait = Some(wait);
         self
     }
 
-    /// How often a message is redelivered before the broker makes it a dead letter: so many plus one deliveries in all.
+    /// How often a message is redelivered before the broker makes it a dead letter; it is delivered once more than this in
+    /// all.
     /// Default 16, allowed 0 to `i32::MAX` (Java's `maxReconsumeTimes`, whose -1 means 16).
     pub fn max_redeliveries(mut self, times: u32) -> Self {
         self.wanted.max_redeliveries = Some(times);
@@ -123,43 +124,43 @@ impl PushConsumerBuilder {
         self
     }
 
-    /// The queues of one topic together are not pulled while they hold more unfinished messages than this. Default off,
+    /// As [`queue_messages`](Self::queue_messages), for all queues of one topic together. Default: no limit,
     /// allowed 1 to 6 553 500 (Java's `pullThresholdForTopic`).
     pub fn topic_messages(mut self, messages: u64) -> Self {
         self.wanted.topic_messages = Some(messages);
         self
     }
 
-    /// The queues of one topic together are not pulled while they hold more MiB of unfinished bodies than this. Default
-    /// off, allowed 1 to 102 400 (Java's `pullThresholdSizeForTopic`).
+    /// As [`queue_mebibytes`](Self::queue_mebibytes), for all queues of one topic together. Default: no limit,
+    /// allowed 1 to 102 400 (Java's `pullThresholdSizeForTopic`).
     pub fn topic_mebibytes(mut self, mebibytes: u64) -> Self {
         self.wanted.topic_mebibytes = Some(mebibytes);
         self
     }
 
-    /// A queue whose newest message is further than this from its oldest unfinished one is not pulled: what comes again
-    /// after a crash is bounded by it. Default 2000 offsets, allowed 1 to 65 535 (Java's `consumeConcurrentlyMaxSpan`).
+    /// A queue is not pulled while its newest fetched message is further than this from its oldest unfinished one. That
+    /// bounds what is delivered again after a crash. Default 2000 offsets, allowed 1 to 65 535 (Java's `consumeConcurrentlyMaxSpan`).
     pub fn max_span(mut self, offsets: u64) -> Self {
         self.wanted.max_span = Some(offsets);
         self
     }
 
-    /// A message that a handler has had for longer than this is handed to the retry topic, with delay level 3, and the
-    /// handler's own result is ignored. Default 15 min, allowed 100 ms to 24 h (Java's `consumeTimeout`, in minutes).
+    /// A message whose handler has not returned after this time is sent back for redelivery, with delay level 3 (10 s), and
+    /// what the handler returns later is ignored. Default 15 min, allowed 100 ms to 24 h (Java's `consumeTimeout`, in minutes).
     pub fn consume_timeout(mut self, timeout: Duration) -> Self {
         self.wanted.consume_timeout = Some(timeout);
         self
     }
 
-    /// How long a queue that is given to another member waits for its running handlers, so that what they finish is
-    /// committed. Default 1 s, allowed 0 to 20 s. The new member may have started meanwhile.
+    /// How long to wait for running handlers when a queue moves to another member, so that what they finish can still be
+    /// committed. Default 1 s, allowed 0 to 20 s. The other member may already have started meanwhile.
     pub fn revoke_wait(mut self, wait: Duration) -> Self {
         self.wanted.revoke_wait = Some(wait);
         self
     }
 
-    /// Whether a shutdown also delivers what is cached. Default false: it is dropped, uncommitted, and comes again
-    /// elsewhere.
+    /// Whether a shutdown first delivers the messages that are fetched but not handled yet. Default false: they are
+    /// dropped without being committed, and delivered again later, to this or another member.
     pub fn drain_on_shutdown(mut self, drain: bool) -> Self {
         self.wanted.drain = drain;
         self
@@ -179,8 +180,8 @@ impl PushConsumerBuilder {
         self
     }
 
-    /// Who is told what happens: queues assigned and revoked, pauses, dead letters, failed commits. Default nobody; all
-    /// of it is logged in any case.
+    /// Is told of [`Event`](crate::Event)s: queues assigned and revoked, pauses, dead letters, failed commits. Default:
+    /// nobody. Events are logged in any case.
     pub fn observer(mut self, observer: impl Observer) -> Self {
         self.observer = Some(Arc::new(observer));
         self
@@ -194,8 +195,9 @@ impl PushConsumerBuilder {
         self
     }
 
-    /// What handles the messages: a closure that runs on several workers at a time. It may return nothing (done), an
-    /// `Outcome`, or a `Result` of either, whose error retries.
+    /// Handles the messages: a closure that several workers may run at the same time. It returns nothing (done), an
+    /// [`Outcome`](crate::Outcome), or a `Result` of either, of which an error means retry. One of `handler`,
+    /// [`listener`](Self::listener) and [`handler_factory`](Self::handler_factory) has to be set; the last call counts.
     pub fn handler<F, R>(mut self, handler: F) -> Self
     where
         F: Fn(&Batch<'_>) -> R + Send + Sync + 'static,
@@ -205,14 +207,15 @@ impl PushConsumerBuilder {
         self
     }
 
-    /// What handles the messages: a type, or a box of one.
+    /// Handles the messages: as [`handler`](Self::handler), for a type that implements [`Listener`].
     pub fn listener(mut self, listener: impl Listener) -> Self {
         self.code = Some(Code::shared(move |batch: &Batch<'_>| listener.on_batch(batch)));
         self
     }
 
-    /// What handles the messages: a closure for each worker, made on it by `factory` from its number. Neither it nor its
-    /// state need be `Send`; after a panic it is made anew, and it is dropped on its worker when the consumer ends.
+    /// Handles the messages: as [`handler`](Self::handler), but each worker thread has a closure of its own, which `factory`
+    /// makes on that thread from the worker's number. Neither the closure nor its state needs to be `Send`. It is made
+    /// anew after a panic, and dropped on its own thread when the consumer ends.
     pub fn handler_factory<M, F, R>(mut self, factory: M) -> Self
     where
         M: Fn(usize) -> F + Send + Sync + 'static,
@@ -262,8 +265,8 @@ impl fmt::Debug for PushConsumerBuilder {
     }
 }
 
-/// A running consumer. Dropping it stops it, with a second for its running handlers; [`shutdown`](Self::shutdown) tells
-/// what came of it.
+/// A running consumer. Dropping it stops it and gives running handlers up to a second to finish;
+/// [`shutdown`](Self::shutdown) lets you choose the time and returns a report.
 #[must_use = "a consumer that is dropped stops"]
 pub struct PushConsumer {
     handle: ConsumerHandle,
@@ -279,7 +282,8 @@ impl PushConsumer {
         self.handle.group()
     }
 
-    /// Pulls no more of `topic`; what is cached is still handled, and the queues stay ours.
+    /// Stops pulling `topic`. Messages that are already fetched are still handled, and its queues stay assigned to this
+    /// member. Nothing happens if the topic is not subscribed.
     ///
     /// # Errors
     /// `Closed`, `Overloaded`.
@@ -287,7 +291,7 @@ impl PushConsumer {
         self.handle.pause(Some(topic))
     }
 
-    /// Pulls `topic` again.
+    /// Starts pulling `topic` again.
     ///
     /// # Errors
     /// `Closed`, `Overloaded`.
@@ -295,7 +299,7 @@ impl PushConsumer {
         self.handle.resume(Some(topic))
     }
 
-    /// Pulls nothing any more (Java's `suspend`).
+    /// Stops pulling all topics (Java's `suspend`); see [`pause`](Self::pause).
     ///
     /// # Errors
     /// `Closed`, `Overloaded`.
@@ -303,7 +307,7 @@ impl PushConsumer {
         self.handle.pause(None)
     }
 
-    /// Pulls everything again (Java's `resume`).
+    /// Starts pulling again, except topics that were paused by name (Java's `resume`).
     ///
     /// # Errors
     /// `Closed`, `Overloaded`.
@@ -311,7 +315,7 @@ impl PushConsumer {
         self.handle.resume(None)
     }
 
-    /// Subscribes a further topic, or an old one with other tags. Its queues are assigned at once.
+    /// Subscribes to another topic, or to the same one with other tags. Its queues are assigned soon after.
     ///
     /// # Errors
     /// `Config`, `Closed`, `Overloaded`.
@@ -319,7 +323,7 @@ impl PushConsumer {
         self.handle.subscribe(topic, tags)
     }
 
-    /// Gives a topic up: its queues' progress is committed and they are left.
+    /// Ends the subscription of a topic: the progress of its queues is committed, then they are given up.
     ///
     /// # Errors
     /// `Closed`, `Overloaded`.
@@ -327,7 +331,7 @@ impl PushConsumer {
         self.handle.unsubscribe(topic)
     }
 
-    /// The queues that are ours now, and how far each is.
+    /// The queues that are assigned to this member now, and how far each is.
     ///
     /// # Errors
     /// `Closed`, `Overloaded`.
@@ -335,12 +339,12 @@ impl PushConsumer {
         self.handle.assigned()
     }
 
-    /// Stops in order within `most`: no more pulls, running handlers finish, progress is committed, the group is left.
-    /// The last fifth of the time, a second at most, is kept for what follows the handlers.
+    /// Stops the consumer within `most`: no more pulls, running handlers finish, progress is committed, and the consumer
+    /// leaves its group. The last fifth of the time, at most one second, is kept for the steps after the handlers.
     ///
-    /// Called from inside a handler it only begins the stop, which would otherwise wait for that handler, and the report
-    /// is empty. A call after another has the stop's end to wait for, whose deadline is the nearer of both, and an empty
-    /// report as well.
+    /// Called from inside a handler it only starts the shutdown, since it cannot wait for that handler, and returns an
+    /// empty report. A second call waits for the first one to end, by the earlier of the two deadlines, and returns an
+    /// empty report too.
     pub fn shutdown(&self, most: Duration) -> ConsumerReport {
         if self.pool.is_worker() {
             self.handle.begin_shutdown(most);

@@ -165,7 +165,7 @@ macro_rules! readers {
             self.view().redeliveries()
         }
 
-        /// When its producer made it, in ms since 1970 by his clock.
+        /// When its producer made it, in ms since 1970 by the producer's clock.
         pub fn born_ms(&self) -> i64 {
             self.view().record.born_ms
         }
@@ -203,8 +203,8 @@ macro_rules! readers {
 }
 pub(super) use readers;
 
-/// A received message that owns its bytes: for who keeps messages longer than the handler runs, without holding the whole
-/// frame they came in. It can not be finished; see `Batch::detach` for that.
+/// A received message that owns its bytes: to keep a message after the handler has returned without keeping the whole frame
+/// it arrived in. It cannot be finished; see `Batch::detach` for that.
 #[derive(Debug)]
 pub struct OwnedMessage {
     pulled: Pulled,

@@ -1,4 +1,4 @@
-//! The setters of a producer.
+//! The builder of a producer: every setting with its default, bounds and Java name. `settings.rs` checks them.
 
 use std::fmt;
 use std::time::Duration;
@@ -27,29 +27,29 @@ pub struct ProducerBuilder {
 }
 
 impl ProducerBuilder {
-    /// Longest time of a call, all attempts together. Default 3 s, 1 ms to 1 h. (Java's `sendMsgTimeout`.)
+    /// How long one send may take, all attempts together. Default 3 s, allowed 1 ms to 1 h. (Java's `sendMsgTimeout`.)
     pub fn send_deadline(mut self, time: Duration) -> Self {
         self.asked.send_deadline = Some(time);
         self
     }
 
-    /// Longest time of one attempt. While others are left, an attempt never gets more than half of the time that
-    /// remains, so that a silent broker leaves time for another. Default: no limit but that, 1 ms to 1 h. (Java's
-    /// `sendMsgMaxTimeoutPerRequest`.)
+    /// How long one attempt may take. While retries are left, an attempt never gets more than half of the remaining time
+    /// anyway, so that a silent broker leaves time for another one. Default: no further limit; allowed 1 ms to 1 h.
+    /// (Java's `sendMsgMaxTimeoutPerRequest`.)
     pub fn attempt_limit(mut self, time: Duration) -> Self {
         self.asked.attempt_limit = Some(time);
         self
     }
 
     /// Attempts of a synchronous send beyond the first. A retry may store the message a second time, under the same id.
-    /// Default 2, 0 to 100. (Java's `retryTimesWhenSendFailed`.)
+    /// Default 2, allowed 0 to 100. (Java's `retryTimesWhenSendFailed`.)
     pub fn retries(mut self, times: u32) -> Self {
         self.asked.retries = Some(times);
         self
     }
 
     /// Attempts of an asynchronous send beyond the first; only a lost connection or a missing answer is tried again.
-    /// Default 2, 0 to 100. (Java's `retryTimesWhenSendAsyncFailed`.)
+    /// Default 2, allowed 0 to 100. (Java's `retryTimesWhenSendAsyncFailed`.)
     pub fn async_retries(mut self, times: u32) -> Self {
         self.asked.async_retries = Some(times);
         self
@@ -70,13 +70,13 @@ impl ProducerBuilder {
     }
 
     /// Bodies of at least this many bytes are compressed (zlib), if that makes them shorter; never those of a batch.
-    /// Default 4096, from 1; `usize::MAX` turns it off. (Java's `compressMsgBodyOverHowmuch`.)
+    /// Default 4096, allowed from 1 up; `usize::MAX` turns compression off. (Java's `compressMsgBodyOverHowmuch`.)
     pub fn compress_over(mut self, bytes: usize) -> Self {
         self.asked.compress_over = Some(bytes);
         self
     }
 
-    /// How hard compression tries: 1 is fast, 9 is small. Default 5, 1 to 9. (Java's system property
+    /// How hard compression tries: 1 is fast, 9 is small. Default 5, allowed 1 to 9. (Java's system property
     /// `rocketmq.message.compressLevel`.)
     pub fn compress_level(mut self, level: u32) -> Self {
         self.asked.compress_level = Some(level);
@@ -84,14 +84,14 @@ impl ProducerBuilder {
     }
 
     /// Longest body in bytes, before compression; for a batch, all of it. Brokers have a limit of their own, 4 MiB by
-    /// default. Default 4 MiB, 1 to 15 MiB. (Java's `maxMessageSize`.)
+    /// default. Default 4 MiB, allowed 1 byte to 15 MiB. (Java's `maxMessageSize`.)
     pub fn max_message_size(mut self, bytes: usize) -> Self {
         self.asked.max_message_size = Some(bytes);
         self
     }
 
     /// Most asynchronous sends on their way at once: messages and bytes of bodies. Who sends more waits, at most
-    /// `send_deadline`. Default 10 000 messages and 100 MiB; from 1 and 1 MiB. (Java's
+    /// `send_deadline`. Default 10 000 messages and 100 MiB, allowed 1 to 1 000 000 and 1 MiB or more. (Java's
     /// `backPressureForAsyncSendNum` and `backPressureForAsyncSendSize`.)
     pub fn in_flight(mut self, messages: usize, bytes: usize) -> Self {
         (self.asked.in_flight_messages, self.asked.in_flight_bytes) = (Some(messages), Some(bytes));
@@ -105,7 +105,7 @@ impl ProducerBuilder {
         self
     }
 
-    /// Queues per broker of a topic that is made by a send. Default 4, 1 to 1024; the template may allow fewer. (Java's
+    /// Queues per broker of a topic that a send creates. Default 4, allowed 1 to 1024; the template topic may allow fewer. (Java's
     /// `defaultTopicQueueNums`.)
     pub fn template_queues(mut self, queues: i32) -> Self {
         self.asked.template_queues = Some(queues);

@@ -290,7 +290,8 @@ mod tests {
         assert!(error.is_retryable() && error.broker_code().is_none());
         assert_eq!(
             error.to_string(),
-            "message to t not acknowledged, stored: unknown; a Wait after 1500 ms: no answer"
+            "message to t was not acknowledged and may be stored; \
+             broker a, waiting for the answer ended after 1500 ms: no answer"
         );
         let fails = || -> Result<(), Error> {
             Err(SendError::new(Message::new("t", "b"), Error::Closed))?;

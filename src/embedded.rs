@@ -57,6 +57,11 @@ impl Broker {
     /// # Errors
     /// [`StartError::Config`] naming the setting; [`StartError::Io`] if the system refuses threads.
     pub fn client_with(&self, builder: ClientBuilder) -> Result<Client, StartError> {
+        self.linked(builder).map(|(client, _)| client)
+    }
+
+    /// A client and its way to the dispatcher.
+    fn linked(&self, builder: ClientBuilder) -> Result<(Client, Option<Arc<Link>>), StartError> {
         let dispatcher = Arc::clone(self.dispatcher());
         let servers = vec![self.name_server_addr().to_string()];
         let settings = builder.name_servers(&servers).clock(dispatcher.clock().clone()).settings()?;
@@ -71,13 +76,13 @@ impl Broker {
             let caller = DirectCaller { link: Arc::clone(&link), others: calls };
             (Box::new(DirectPort { link, others, arrivals: VecDeque::new(), up: false }), Arc::new(caller))
         })?;
-        if let Some(link) = made {
+        if let Some(link) = &made {
             // Set once, here.
             let _first = link.client.set(client.downgrade());
-            let guest: Arc<dyn Guest> = link;
+            let guest: Arc<dyn Guest> = Arc::clone(link) as _;
             self.add_guest(Arc::downgrade(&guest));
         }
-        Ok(client)
+        Ok((client, made))
     }
 
     /// A client that reaches this broker through TCP, as one in another process does.
@@ -524,3 +529,7 @@ impl Express for Way {
         Some(SendAnswer { code: answer::SUCCESS, id, queue_id: stored.queue, queue_offset: stored.offset })
     }
 }
+
+#[cfg(test)]
+#[cfg(not(loom))]
+mod link_tests;

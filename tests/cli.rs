@@ -506,3 +506,75 @@ fn the_bench_prints_the_line_of_the_other_bench() {
         }
     }
 }
+
+/// Lines about messages stand in the order of the messages, also of those that were refused before they were sent.
+#[test]
+fn what_is_refused_at_once_is_told_in_its_place() {
+    let broker = Broker::start();
+    let (code, told, _) = broker.json(&["produce", "-t", "T"], &format!("one\n{}\nthree\n", "x".repeat(5 << 20)));
+    assert_eq!((code, told.len()), (1, 3));
+    let stored: Vec<bool> = told.iter().map(|line| line["error"].is_null()).collect();
+    assert_eq!(stored, [true, false, true]);
+}
+
+/// What was typed is told although nothing more is typed.
+#[test]
+fn a_line_is_told_while_the_next_one_is_awaited() {
+    let broker = Broker::start();
+    let mut running = Running::start(&["produce", "-n", &broker.names, "-t", "T", "--timeout", "50"]);
+    let begun = Instant::now();
+    running.child.stdin.as_mut().unwrap().write_all(b"one\n").unwrap();
+    assert!(running.line().starts_with("SEND_OK "));
+    assert!(begun.elapsed() < Duration::from_secs(40), "told at its end only");
+    assert_eq!(running.end("").status.code(), Some(0));
+}
+
+#[test]
+fn a_counted_run_ends_with_its_time() {
+    let broker = Broker::start();
+    let words = ["produce", "-n", &broker.names, "-t", "T", "--count", "1000000000", "--size", "1", "--timeout", "1"];
+    assert_eq!(Running::start(&words).end("").status.code(), Some(1));
+}
+
+/// A reader that goes away ends the command, which has consumed nothing that was not printed.
+#[cfg(unix)]
+#[test]
+fn a_standard_output_that_is_closed_ends_the_command() {
+    let broker = Broker::start();
+    broker.run(&["produce", "-t", "T"], "one\n");
+    let words = ["consume", "-n", &broker.names, "-t", "T", "-g", "G", "--from", "first"];
+    let mut running = Running::start(&words);
+    drop(running.out.take());
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = running.child.try_wait().unwrap() {
+            break status;
+        }
+        assert!(begun.elapsed() < LONGEST, "the command does not end");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(status.code(), Some(1));
+}
+
+/// A second signal ends at once what a handler holds up: this one prints to somebody who does not read.
+#[cfg(unix)]
+#[test]
+fn a_second_signal_does_not_wait_for_a_handler() {
+    let broker = Broker::start();
+    broker.run(&["produce", "-t", "T", "--count", "1", "--size", "2000000"], "");
+    let words = ["consume", "-n", &broker.names, "-t", "T", "-g", "G", "--from", "first"];
+    let mut running = Running::start(&words);
+    running.out.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+    running.signal("-TERM");
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = running.child.try_wait().unwrap() {
+            break status;
+        }
+        // The first one may not have been handled when the second comes: they are two only then.
+        running.signal("-TERM");
+        assert!(begun.elapsed() < LONGEST, "the command does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.code() == Some(1) && begun.elapsed() < Duration::from_secs(8), "{status} {:?}", begun.elapsed());
+}

@@ -98,3 +98,30 @@ fn d12_a_broker_that_stops_stops_its_own_clients_first() {
     assert_eq!(error.stored(), Stored::No, "{error}");
     assert!(client.producer("q").start().is_err());
 }
+
+/// What a client sends once it has been stopped is stored nowhere, whichever way it would have gone.
+#[test]
+fn nothing_is_stored_for_a_client_that_has_stopped() {
+    let broker = Broker::ephemeral().topic("orders", 1).start().unwrap();
+    let client = broker.client().unwrap();
+    let producer = client.producer("p").start().unwrap();
+    let writer = producer.topic("orders").unwrap();
+    writer.send(b"x").unwrap();
+    client.shutdown(PATIENCE).into_result().unwrap();
+    assert_eq!(writer.send(b"y").unwrap_err().stored(), Stored::No);
+    assert_eq!(producer.send(Message::new("orders", "z")).unwrap_err().stored(), Stored::No);
+    assert!(producer.send_oneway(Message::new("orders", "z")).is_err());
+    assert_eq!(broker.topic_len("orders"), 1);
+}
+
+/// As over a socket, where nobody would hear of it.
+#[test]
+fn a_refusal_of_a_one_way_send_is_nobodys_business() {
+    let broker = Broker::ephemeral().topic("orders", 1).start().unwrap();
+    let producer = broker.client().unwrap().producer("p").start().unwrap();
+    producer.send(Message::new("orders", "route")).unwrap();
+    broker.fail_next(Op::Send, 1);
+    producer.send_oneway(Message::new("orders", "refused")).unwrap();
+    producer.send(Message::new("orders", "stored")).unwrap();
+    assert_eq!(broker.topic_len("orders"), 2);
+}

@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use super::delay::Due;
 use super::dispatch::Dispatcher;
-use super::session::Outbox;
 use super::store::{AppendError, IndexBy, Mark, Member, NewMessage, StoreQueue};
 use super::topics::{MOST_QUEUES, PERM_READ, PERM_WRITE, TEMPLATE_QUEUES, Topic};
 use crate::model::{QueueOffset, names};
@@ -46,7 +45,7 @@ impl Dispatcher {
     }
 
     /// Delivers what is due, a bounded number.
-    pub(super) fn deliver_delayed(&self, out: &mut Outbox) {
+    pub(super) fn deliver_delayed(&self) {
         for _ in 0..PER_TURN {
             let now_ms = self.clock.wall_ms();
             let due = self.delays.lock().due(now_ms);
@@ -58,7 +57,6 @@ impl Dispatcher {
                 }
                 Delivered::Refused => self.delays.lock().refused(due.queue, now_ms),
             }
-            self.wake(out);
         }
     }
 
@@ -68,16 +66,6 @@ impl Dispatcher {
         let level = self.store.find_queue(names::SCHEDULE_TOPIC, queue);
         if let Some(due_ms) = level.and_then(|level| self.due_ms(&level, next)) {
             self.note_delayed(queue, QueueOffset(next), due_ms);
-        }
-    }
-
-    /// Finds the heads of levels that have none. With synchronous flushing a message may be stored behind a head that is
-    /// delivered before the disk has it: nobody sees it then, and it is found here once it is durable.
-    pub(super) fn look_for_heads(&self) {
-        for queue in 0..super::delay::LEVELS as i32 {
-            if !self.delays.lock().has_head(queue) {
-                self.look_for_head(queue);
-            }
         }
     }
 

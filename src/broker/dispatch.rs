@@ -15,7 +15,6 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::delay::Delays;
-use super::drain::Progress;
 use super::fault::{Fault, Faults, Op};
 use super::groups::Groups;
 use super::hold::Holds;
@@ -90,7 +89,6 @@ pub struct Dispatcher {
     pub(super) saved: Saved,
     pub(super) counters: Counters,
     pub(super) faults: Faults,
-    pub(super) progress: Progress,
     pub(super) started_ms: i64,
     watcher: Arc<Watcher>,
     due: Ranked<Periods>,
@@ -203,7 +201,6 @@ impl Dispatcher {
             saved,
             counters: Counters::default(),
             faults: Faults::default(),
-            progress: Progress::default(),
             started_ms: clock.wall_ms(),
             watcher,
             due: Ranked::new(Rank::Tables, Periods { scan: now + SCAN, save: None }),
@@ -264,9 +261,8 @@ impl Dispatcher {
     /// delivers delayed messages, drops the silent, saves offsets. Then [`Dispatcher::next_due`] says when to come again.
     pub fn turn(&self, out: &mut Outbox) {
         let now = self.clock.now();
-        self.wake(out);
         self.flushed(now, out);
-        self.deliver_delayed(out);
+        self.deliver_delayed();
         self.end_holds(now, out);
         let (scan, save) = {
             let mut due = self.due.lock();
@@ -360,9 +356,7 @@ impl Dispatcher {
 
     /// Answers sends that waited for the disk.
     fn flushed(&self, now: Nanos, out: &mut Outbox) {
-        if self.watcher.flushed.swap(false, Ordering::AcqRel) {
-            self.look_for_heads();
-        }
+        self.watcher.flushed.swap(false, Ordering::AcqRel);
         let durable = self.store.durable();
         let mut waiting = self.waiting.lock();
         while let Some(first) = waiting.front() {

@@ -306,6 +306,45 @@ mod tests {
         assert_eq!(holds.next_due(), Some(ms(50)), "a slot that is used again has a new generation");
     }
 
+    /// E-050, for a pull that takes the place of one that had been passed over.
+    #[test]
+    fn a_place_that_is_used_again_remembers_nothing_of_the_pull_before() {
+        let mut holds = Holds::default();
+        let (mut woken, tags) = (Vec::new(), || Wants::Tags([7].into()));
+        holds.hold(pull(0, 0, tags(), 1, 15_000));
+        holds.arrived("t", 0, 1, |_| Some(8), ms(1_000), &mut woken);
+        holds.closed(SessionId(1));
+        holds.hold(pull(0, 1, tags(), 2, 20_000));
+        holds.due(ms(15_000), &mut woken);
+        assert_eq!((woken.len(), holds.next_due()), (0, Some(ms(20_000))), "ends of the one before end nothing");
+        holds.arrived("t", 0, 2, |_| Some(8), ms(15_000), &mut woken);
+        assert_eq!((woken.len(), holds.next_due()), (0, Some(ms(20_000))));
+        holds.closed(SessionId(2));
+        holds.hold(pull(0, 2, tags(), 3, 60_000));
+        holds.arrived("t", 0, 3, |_| Some(8), ms(16_000), &mut woken);
+        assert_eq!((woken.len(), holds.next_due()), (0, Some(ms(21_000))), "passed over for the first time");
+    }
+
+    /// More arrivals than one answer scans wake a pull whatever their tags are.
+    #[test]
+    fn a_pull_that_is_far_behind_is_woken_to_look_for_itself() {
+        let mut holds = Holds::default();
+        holds.hold(pull(0, 0, Wants::Tags([7].into()), 1, 15_000));
+        let mut woken = Vec::new();
+        holds.arrived("t", 0, SCANNED, |_| Some(8), ms(1), &mut woken);
+        assert!(woken.is_empty());
+        // What it was passed over by is not looked at again.
+        let looked = std::cell::Cell::new(0);
+        let tag = |_| {
+            looked.set(looked.get() + 1);
+            Some(8)
+        };
+        holds.arrived("t", 0, SCANNED + 1, tag, ms(2), &mut woken);
+        assert_eq!((woken.len(), looked.get()), (0, 1));
+        holds.arrived("t", 0, 2 * SCANNED + 2, |_| Some(8), ms(3), &mut woken);
+        assert_eq!(woken.len(), 1);
+    }
+
     #[test]
     fn a_deleted_topic_gives_its_pulls_back() {
         let mut holds = Holds::default();

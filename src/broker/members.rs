@@ -374,6 +374,12 @@ pub(super) mod tests {
         assert!(!members.group("g").unwrap().subscriptions().contains_key("t"));
         members.consumer(beat(&[("u", 0)]), member(1, 5));
         assert_eq!(members.group("g").unwrap().subscriptions()["u"].version, 1, "lower versions are ignored");
+        let other =
+            |version| Beat { subscriptions: Some(vec![Subscription::new("u", "a", None, version)]), ..beat(&[]) };
+        members.consumer(other(0), member(1, 6));
+        assert_eq!(members.group("g").unwrap().subscriptions()["u"].text, "*");
+        members.consumer(other(1), member(1, 7));
+        assert_eq!(members.group("g").unwrap().subscriptions()["u"].text, "a", "some clients' versions never grow");
     }
 
     /// E-065, E-068, E-069, E-150.
@@ -390,7 +396,7 @@ pub(super) mod tests {
         assert_eq!((members.sessions("g").len(), members.producers("p").count()), (2, 2));
         assert_eq!(members.closed(SessionId(2)), ["g".into()]);
         assert_eq!(members.closed(SessionId(3)), ["g".into()]);
-        assert!(members.group("g").is_none() && members.producers("p").count() == 0);
+        assert!(members.groups.is_empty() && members.producers.is_empty(), "what has nobody is forgotten");
     }
 
     /// E-070.
@@ -400,9 +406,11 @@ pub(super) mod tests {
         members.consumer(beat(&[("t", 1)]), member(1, 0));
         members.consumer(beat(&[("t", 1)]), member(2, 60));
         members.producer("p", member(1, 0));
+        members.producer("p", member(3, 0));
+        members.producer("p", member(4, 60));
         assert!(members.silent(Nanos(119_999_999_999)).is_empty());
         let silent = members.silent(Nanos(120_000_000_000));
-        assert_eq!(silent.iter().map(|session| session.id.0).collect::<Vec<_>>(), [1]);
+        assert_eq!(silent.iter().map(|session| session.id.0).collect::<Vec<_>>(), [1, 3]);
     }
 
     /// E-072.

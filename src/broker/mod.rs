@@ -37,6 +37,8 @@ pub(crate) mod store;
 mod tests;
 mod tools_command;
 mod topics;
+#[cfg(test)]
+mod turn_tests;
 
 // What `embedded.rs` joins to a client.
 #[allow(unused_imports)]

@@ -168,7 +168,6 @@ impl Dispatcher {
         }
         let offset = offset.min(end);
         self.offsets.lock().commit(group, topic, queue, offset);
-        self.progress.committed();
         self.arm_save();
     }
 

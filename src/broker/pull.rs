@@ -319,3 +319,58 @@ impl Dispatcher {
 fn wants(hashes: Arc<[i32]>) -> Wants {
     if hashes.is_empty() { Wants::All } else { Wants::Tags(hashes) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Node;
+    use super::*;
+    use crate::disk::FaultyDisk;
+
+    fn pull(node: &mut Node) -> HeldPull {
+        let topic = node.dispatcher.topics.lock().find("t").cloned().unwrap();
+        HeldPull {
+            session: node.session.clone(),
+            ticket: node.ticket(),
+            queue: node.dispatcher.store().queue("t", 0),
+            topic,
+            queue_id: 0,
+            offset: 0,
+            messages: 32,
+            bytes: usize::MAX,
+            wants: Wants::All,
+        }
+    }
+
+    fn node() -> Node {
+        let node = Node::plain(&FaultyDisk::new());
+        node.dispatcher.put_topic(Topic::new("t", 1, 6)).unwrap();
+        node
+    }
+
+    /// C-070: nobody was told of a message that came between the look into the store and the hold.
+    #[test]
+    fn c_070_a_pull_looks_once_more_after_it_is_held() {
+        let mut node = node();
+        let pull = pull(&mut node);
+        node.send("t", "", b"x").unwrap();
+        let mut outbox = Vec::new();
+        node.dispatcher.hold(pull, Duration::from_secs(15), &mut outbox);
+        let frames = |delivery| if let Delivery::Pulled { reply, .. } = delivery { reply.frames.len() } else { 0 };
+        assert_eq!(outbox.into_iter().map(|(_, delivery)| frames(delivery)).collect::<Vec<_>>(), [1]);
+        assert_eq!(node.dispatcher.holds.lock().len(), 0);
+    }
+
+    #[test]
+    fn a_pull_beyond_the_most_that_wait_is_answered_at_once() {
+        let mut node = node();
+        let until = node.dispatcher.clock().now() + HOLD_MAX;
+        for queue in 0..HELD_MAX as i32 {
+            let request = pull(&mut node);
+            let (topic, session) = ("t".into(), request.session.id);
+            let held = Held { topic, queue: queue + 1, offset: 0, wants: Wants::All, session, until, request };
+            node.dispatcher.holds.lock().hold(held);
+        }
+        let reply = node.pull("t", 0, pull_flag::SUSPEND).unwrap().map(|reply| reply.code);
+        assert_eq!(reply, Some(answer::PULL_NOT_FOUND));
+    }
+}

@@ -44,7 +44,7 @@ pub(super) struct Node {
     pub dispatcher: Arc<Dispatcher>,
     pub clock: TestClock,
     pub session: Arc<Session>,
-    heard: Receiver<Delivery>,
+    pub heard: Receiver<Delivery>,
     opaque: i32,
 }
 
@@ -84,13 +84,13 @@ impl Node {
         Self::new(disk, Flush::Async, Settings::default())
     }
 
-    fn hand_on(&self, outbox: &mut Outbox) {
+    pub fn hand_on(&self, outbox: &mut Outbox) {
         for (session, delivery) in outbox.drain(..) {
             session.outlet.deliver(session.id, delivery);
         }
     }
 
-    fn from(&self) -> Sender {
+    pub fn from(&self) -> Sender {
         Sender { born_host: self.session.peer, store_host: self.session.local, version: 479, wants_id: true }
     }
 
@@ -165,7 +165,7 @@ impl Node {
         found
     }
 
-    fn turn(&self) {
+    pub fn turn(&self) {
         let mut outbox = Vec::new();
         self.dispatcher.turn(&mut outbox);
         self.hand_on(&mut outbox);

@@ -31,7 +31,7 @@ pub(super) enum Waits {
 /// for the disk.
 pub(super) struct Desk {
     /// A leaf lock.
-    waiting: Mutex<HashMap<i32, Waits>>,
+    pub(super) waiting: Mutex<HashMap<i32, Waits>>,
     next: AtomicI32,
     handle: Handle<CoreCommand>,
     /// Answers for which the inbox had no place; the loop takes them when it has emptied it. A leaf lock.
@@ -63,6 +63,11 @@ impl Desk {
     /// News for which the inbox had no place.
     pub(super) fn late(&self) -> Option<News> {
         locked(&self.late).pop_front()
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_late(&self) -> bool {
+        !locked(&self.late).is_empty()
     }
 
     fn tell(&self, waits: Waits, result: Result<Answer, CallError>) {

@@ -432,8 +432,7 @@ impl Connections {
             Phase::Closing => return,
             Phase::Open if connection.output.waiting() > 0 => {
                 connection.phase = Phase::Closing;
-                connection.stalled.get_or_insert(connection.active);
-                self.arm_check(conn);
+                // The write that follows has its time-out.
                 self.mark_dirty(conn);
             }
             Phase::Open | Phase::Connecting => drop(self.remove(conn)),

@@ -135,8 +135,8 @@ fn lines() -> Receiver<std::io::Result<Vec<u8>>> {
             if text.last() == Some(&b'\n') {
                 text.pop();
             }
-            let failed = read.is_err();
-            if send.send(read.map(|_bytes| text)).is_err() || failed {
+            // Whoever hears of an error wants no more.
+            if send.send(read.map(|_bytes| text)).is_err() {
                 return;
             }
         }

@@ -47,6 +47,8 @@ fn reading_stops_at_twice_the_budget_and_goes_on() {
     server.on_loop(|_, _| {});
     let used = budget.used();
     assert!((2 << 20..3 << 20).contains(&used), "{used}");
+    server.on_loop(|script, _| script.kept.clear());
+    server.until(|event| matches!(event, Event::Notice(Notice::ReadingResumed)).then_some(()));
     for _ in 0..400 {
         server.on_loop(|script, _| script.kept.clear());
         if writer.is_finished() {

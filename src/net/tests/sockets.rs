@@ -370,3 +370,98 @@ fn a_loop_that_stops_writes_its_last_words() {
     let command: Command = Box::new(|_, _| {});
     assert!(matches!(client_loop.handle.post(command), Err(PostError::Closed(_))));
 }
+
+/// What nobody reads ends by its own time-out, whoever connected and whether it was let go of: nothing else ends it here.
+#[test]
+fn what_an_accepted_peer_does_not_read_has_its_time_also_after_a_close() {
+    let server = Loop::start(Clock::system(), false, |settings| {
+        settings.write_timeout = Duration::from_millis(200);
+        settings.idle_timeout = None;
+    });
+    let (_peer, conn) = (client(server.addr), server.until_accepted());
+    server.send(conn, &vec![1; 64 << 20]);
+    assert!(matches!(server.until_closed(conn), Why::WriteStalled));
+
+    let (mut reactor, handle, heard, addr) = reactor(Clock::system(), false, |settings| {
+        settings.write_timeout = Duration::from_millis(200);
+        settings.idle_timeout = None;
+    });
+    let _peer = client(addr);
+    let mut conn = None;
+    let end = Instant::now() + LONG;
+    while conn.is_none() || reactor.connections() > 0 {
+        assert!(Instant::now() < end, "it is never given up");
+        let _again = reactor.turn();
+        for event in heard.try_iter() {
+            if let Event::Change(accepted, Change::Accepted { .. }) = event {
+                conn = Some(accepted);
+                let command: Command = Box::new(move |_, out| {
+                    out.send(accepted, |bytes| bytes.resize(64 << 20, 1));
+                    out.close(accepted);
+                    // Ends a poll that nothing else would end.
+                    out.arm(Nanos::from_ms(20_000), 1);
+                });
+                assert!(handle.post(command).is_ok());
+            }
+        }
+    }
+}
+
+/// Whether connecting may take longer than silence makes no difference to a connection that stands.
+#[test]
+fn silence_has_its_time_where_connecting_would_have_more() {
+    let client_loop = Loop::start(Clock::system(), false, |settings| {
+        settings.connect_timeout = Duration::from_secs(3600);
+        settings.idle_timeout = Some(Duration::from_millis(100));
+    });
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let conn = client_loop.connect(listener.local_addr().unwrap());
+    client_loop.until_connected(conn);
+    assert!(matches!(client_loop.until_closed(conn), Why::Idle));
+}
+
+/// A connection that was let go of while it had not had all of its share brings nothing more.
+#[test]
+fn no_frame_comes_of_a_connection_that_was_let_go_of() {
+    let (mut reactor, handle, heard, addr) = reactor(Clock::system(), false, |settings| settings.turn_bytes = 1024);
+    let mut peer = client(addr);
+    (0..256).for_each(|_| peer.write_all(&framed(&[1; 1000])).unwrap());
+    let end = Instant::now() + LONG;
+    let mut turn = |command: Command| -> Vec<Event> {
+        assert!(Instant::now() < end);
+        assert!(handle.post(command).is_ok());
+        let _again = reactor.turn();
+        heard.try_iter().collect()
+    };
+    let conn = loop {
+        let events = turn(Box::new(|_, _| {}));
+        if let Some(conn) =
+            events.iter().find_map(|event| if let Event::Frame(conn, _) = event { Some(*conn) } else { None })
+        {
+            break conn;
+        }
+    };
+    let let_go: Command = Box::new(move |_, out| {
+        out.send(conn, |bytes| bytes.resize(64 << 20, 1));
+        out.close(conn);
+    });
+    let events = turn(let_go);
+    assert!(events.iter().any(|event| matches!(event, Event::Change(_, Change::Closed { why: Why::Asked }))));
+    for _ in 0..20 {
+        let events = turn(Box::new(|_, _| {}));
+        assert!(events.is_empty(), "{} events", events.len());
+    }
+}
+
+/// A loop that has nothing to do sleeps, also after it has accepted somebody.
+#[test]
+fn a_loop_that_has_accepted_somebody_sleeps() {
+    let server = Loop::start(Clock::system(), true, |_| {});
+    let mut peer = client(server.addr);
+    ping(&mut peer, b"here");
+    let polls = server.handle.counters().polls.value();
+    server.on_loop(|_, out| out.arm(Clock::system().now() + Duration::from_millis(200), 7));
+    server.until(|event| matches!(event, Event::Due(7)).then_some(()));
+    let polls = server.handle.counters().polls.value() - polls;
+    assert!(polls < 50, "{polls} polls");
+}

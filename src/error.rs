@@ -224,10 +224,17 @@ pub(crate) fn may_pass(code: i32) -> bool {
     matches!(code, 1 | 2 | 14 | 16 | 17 | 204 | 205 | 1500)
 }
 
-/// True if what the system refused for this reason it may grant later: room, memory, an address that is taken.
-fn io_may_pass(kind: std::io::ErrorKind) -> bool {
+/// True if what the system refused for this reason it may grant later: room, memory, descriptors, an address that is
+/// taken.
+fn io_may_pass(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{AddrInUse, Interrupted, OutOfMemory, QuotaExceeded, StorageFull, WouldBlock};
-    matches!(kind, AddrInUse | Interrupted | OutOfMemory | QuotaExceeded | StorageFull | WouldBlock)
+    // The standard library has no kind for a process, or a system, without descriptors: ENFILE and EMFILE have these
+    // numbers on every Unix, WSAEMFILE has its own.
+    let no_descriptors: &[i32] = if cfg!(windows) { &[10_024] } else { &[23, 24] };
+    if error.raw_os_error().is_some_and(|number| no_descriptors.contains(&number)) {
+        return true;
+    }
+    matches!(error.kind(), AddrInUse | Interrupted | OutOfMemory | QuotaExceeded | StorageFull | WouldBlock)
 }
 
 impl Error {
@@ -243,7 +250,7 @@ impl Error {
             | Self::Overloaded { .. } => true,
             Self::Commit { retryable, .. } => *retryable,
             Self::Broker { code, .. } => may_pass(*code),
-            Self::Io { source, .. } => io_may_pass(source.kind()),
+            Self::Io { source, .. } => io_may_pass(source),
             Self::Send { attempts, .. } => attempts.last().is_some_and(|last| last.code.is_none_or(may_pass)),
             Self::Config(_)
             | Self::Wire(_)

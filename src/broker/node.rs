@@ -222,6 +222,12 @@ impl Builder {
             })?;
         }
         let lane = Lane::start().map_err(|error| io("starting threads", error))?;
+        let unused = lane.clone();
+        // A start that fails leaves no thread behind.
+        let failed = |doing, error| {
+            unused.close_unused();
+            io(doing, error)
+        };
         let net = NetSettings { listeners, output_total: OUTPUT_TOTAL, ..NetSettings::default() };
         let server = Server::new(dispatcher.clone(), mailbox.clone(), Some(lane.clone()), joins);
         let mut handle = None;
@@ -230,12 +236,13 @@ impl Builder {
             handle = Some(given.clone());
             server
         })
-        .map_err(|error| io("starting the loop", error))?;
+        .map_err(|error| failed("starting the loop", error))?;
         let Some(handle) = handle else { return Err(StartError::Closed) };
         // Threads come last: whatever fails before them leaves nothing that runs or holds the directory.
         let clock = self.clock.clone();
-        let threads =
-            store.start_threads(Arc::new(move || clock.wall_ms())).map_err(|error| io("starting threads", error))?;
+        let threads = store
+            .start_threads(Arc::new(move || clock.wall_ms()))
+            .map_err(|error| failed("starting threads", error))?;
         let spawned = spawn("wl-broker", move || {
             mailbox.belongs_to_this_thread();
             // Its end is logged; peers see their connections closed.
@@ -243,7 +250,7 @@ impl Builder {
         });
         let thread = spawned.map_err(|error| {
             threads.stop(after(DROP_WAIT));
-            io("starting threads", error)
+            failed("starting threads", error)
         })?;
         // The loop sleeps until something happens: this is the first thing.
         let _never_full = handle.post_own(Post::Look);

@@ -8,16 +8,19 @@ use std::any::Any;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::chunk::Generation;
 use super::listener::Marks;
 use super::ready::{Ready, Sleeper, Wake};
+use crate::work::clock::after;
 use crate::work::fence::fenced;
 use crate::work::threads::{self, Thread};
 
 /// Workers of a client unless it is told otherwise (Java's `consumeThreadMin`).
 pub const WORKERS: usize = 20;
+/// How long the workers of a pool that did not come to be may take to end. They have nothing to do.
+const UNUSED: Duration = Duration::from_secs(5);
 
 /// What a token stands for.
 pub trait Work: Send + Sync {
@@ -136,7 +139,8 @@ impl Pool {
     /// The system's, if it refuses a thread; none is left running then.
     pub fn start(workers: usize) -> io::Result<Arc<Self>> {
         let pool = Self::unmanned();
-        pool.man(workers).inspect_err(|_| pool.ready.stop())?;
+        // The workers that did start have nothing in hand.
+        pool.man(workers).inspect_err(|_| _ = pool.stop(after(UNUSED)))?;
         Ok(pool)
     }
 

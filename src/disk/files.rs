@@ -77,8 +77,11 @@ impl Files {
 impl Drop for Files {
     fn drop(&mut self) {
         if self.temporary {
+            // Removing a tree takes descriptors, and there may be none but those that are kept here; an empty directory
+            // goes without any.
+            self.dirs().clear();
             // Nobody can be told any more, and the system clears its temporary directory itself.
-            let _ = fs::remove_dir_all(&self.root);
+            let _ = fs::remove_dir_all(&self.root).or_else(|_| fs::remove_dir(&self.root));
         }
     }
 }

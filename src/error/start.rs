@@ -67,7 +67,7 @@ impl StartError {
     pub fn is_retryable(&self) -> bool {
         match self {
             Self::GroupInUse { .. } | Self::StoreInUse { .. } | Self::Overloaded { .. } => true,
-            Self::Listen { source, .. } | Self::Io { source, .. } => io_may_pass(source.kind()),
+            Self::Listen { source, .. } | Self::Io { source, .. } => io_may_pass(source),
             Self::Config(_) | Self::Store { .. } | Self::Closed => false,
         }
     }

@@ -358,6 +358,12 @@ impl Client {
     fn start_boxed(settings: Settings, make: Box<MakePort<'_>>) -> Result<Self, StartError> {
         let no_threads = |source| StartError::Io { doing: "starting the client".into(), source };
         let lane = Lane::start().map_err(no_threads)?;
+        let unused = lane.clone();
+        // A start that fails leaves no thread behind.
+        let failed = move |source| {
+            unused.close_unused();
+            no_threads(source)
+        };
         let (clock, budget) = (settings.clock.clone(), Budget::new(settings.memory_budget));
         let net = net::Settings {
             connect_timeout: settings.timing.connect,
@@ -374,7 +380,7 @@ impl Client {
             made = Some((Arc::clone(&context), caller));
             Core::new(context, port)
         })
-        .map_err(no_threads)?;
+        .map_err(&failed)?;
         let Some((context, caller)) = made else { return Err(StartError::Closed) };
         let room = context.handle.clone();
         budget.on_room(move || {
@@ -386,7 +392,7 @@ impl Client {
                 reactor.role().ended(detail);
             }
         })
-        .map_err(no_threads)?;
+        .map_err(&failed)?;
         let shared = Arc::new(Shared {
             context,
             caller,

@@ -7,11 +7,12 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, select};
 use log::{error, warn};
 
+use super::clock::after;
 use super::fence::fenced;
 use super::threads::{Thread, spawn};
 
@@ -19,6 +20,8 @@ use super::threads::{Thread, spawn};
 /// brought it; it never waits.
 pub const WAITING_JOBS: usize = 1024;
 
+/// How long the threads of a lane that nobody came to use may take to end. They have nothing to do.
+const UNUSED: Duration = Duration::from_secs(5);
 /// Threads at start: one for the library's own jobs, one for all.
 const FIRST: usize = 2;
 
@@ -68,7 +71,7 @@ impl Lane {
     pub fn start() -> std::io::Result<Self> {
         let lane = Self::with_most(MOST);
         for _ in 0..FIRST {
-            lane.grow()?;
+            lane.grow().inspect_err(|_| lane.close_unused())?;
         }
         Ok(lane)
     }
@@ -130,6 +133,11 @@ impl Lane {
         let threads = std::mem::take(&mut *self.shared.threads.lock().unwrap_or_else(PoisonError::into_inner));
         // Every thread gets its chance before the verdict.
         threads.iter().filter(|thread| !thread.join_by(deadline)).count() == 0
+    }
+
+    /// Closes a lane that nobody came to use, as a start does that fails later on.
+    pub fn close_unused(&self) {
+        self.close(after(UNUSED));
     }
 
     fn submit(&self, to: &Sender<Run>, job: Run) -> Result<(), Refused> {

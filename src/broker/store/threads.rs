@@ -10,6 +10,9 @@ use super::flush::LastSync;
 use crate::work::sync::locked;
 use crate::work::threads::{Thread, spawn};
 
+/// How long the threads of a store that nobody came to use may take to end. They have nothing to do.
+const UNUSED: Duration = Duration::from_secs(5);
+
 /// A flag that a thread sleeps on.
 #[derive(Default)]
 pub(super) struct Signal {
@@ -95,6 +98,8 @@ impl Store {
             Ok(segment) => Ok(Threads { store: self.clone(), threads: [flush, segment] }),
             Err(error) => {
                 self.shared.flusher.stop();
+                // It holds the store, and with that the directory.
+                flush.join_within(UNUSED);
                 Err(error)
             }
         }

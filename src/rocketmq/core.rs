@@ -362,8 +362,8 @@ impl Core {
         let Ok(command) = Frame::read(frame) else { return };
         if command.code == request::NOTIFY_CONSUMER_IDS_CHANGED {
             log::debug!(target: "windlass::rebalance", "a broker says that members have changed");
-            // Every group: the notice names one, but whatever made one change may have changed the others.
-            self.rebalance_all(now, out);
+            let group = command.fields.find("consumerGroup").and_then(|value| value.text("consumerGroup").ok());
+            self.members_changed(group.as_deref(), now, out);
         }
         if command.is_oneway() {
             return;

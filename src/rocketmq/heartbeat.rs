@@ -5,6 +5,7 @@
 //! while one is on its way is sent after it, never skipped.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::consumer::group::Group;
 use super::core::{Core, Purpose, Timer};
@@ -26,6 +27,14 @@ use crate::work::clock::Nanos;
 /// its pause.
 const BROKEN: u32 = 3;
 
+/// Consumers of one client up to which each change is told and looked after at once. One heartbeat tells of all
+/// consumers and a broker answers a new one with a notice: who starts thousands would have millions of groups written,
+/// read and looked at. So there is a pause then between heartbeats that follow changes (`PAUSE_EACH`), on the client's
+/// clock.
+pub(super) const FEW: usize = 64;
+/// The pause, for each consumer.
+const PAUSE_EACH: Duration = Duration::from_micros(100);
+
 /// What is known of a broker's view of us.
 #[derive(Debug, Default)]
 pub struct Broker {
@@ -36,6 +45,8 @@ pub struct Broker {
     /// Another one is wanted after it.
     again: bool,
     due: Nanos,
+    /// When the last one went out; the origin of time before the first.
+    sent: Nanos,
     /// Refused or unanswered heartbeats in a row.
     failures: u32,
     /// When its connection was lost, and how often each loss came soon after the one before.
@@ -64,7 +75,21 @@ impl Core {
     /// The subscriptions or groups have changed: everybody is told.
     pub(super) fn subscriptions_changed(&mut self, now: Nanos, out: &mut Out<Timer>) {
         self.subscriptions = self.context.clock.wall_ms().max(self.subscriptions + 1);
-        self.heartbeat_all(now, out);
+        let many = u32::try_from(self.groups.len()).unwrap_or(u32::MAX);
+        let pause = if self.groups.len() > FEW { PAUSE_EACH.saturating_mul(many) } else { Duration::ZERO };
+        let pause = pause.min(self.context.settings.timing.retry);
+        let addrs: Vec<Arc<str>> = self.brokers.keys().cloned().collect();
+        for addr in addrs {
+            let Some(broker) = self.brokers.get_mut(&addr) else { continue };
+            let from = broker.sent + pause;
+            if from <= now {
+                self.heartbeat(&addr, now, out);
+            } else {
+                // What waits for it goes on with its answer.
+                broker.due = broker.due.min(from);
+                self.heartbeat_alarm.at(broker.due, Timer::Heartbeats, out);
+            }
+        }
     }
 
     pub(super) fn heartbeat_all(&mut self, now: Nanos, out: &mut Out<Timer>) {
@@ -88,6 +113,7 @@ impl Core {
             broker.again = true;
             return;
         }
+        broker.sent = now;
         let body = json::to_vec(&self.heartbeat_body());
         let ask = Ask::Other { code: request::HEART_BEAT, fields: &NoFields, body: &body };
         let purpose = Purpose::Heartbeat { addr: Arc::clone(addr), version: self.subscriptions };

@@ -10,10 +10,11 @@ use super::claim::Stage;
 use super::group::{ConsumerId, Group};
 use super::rebalance::{Plan, Reason, plan};
 use crate::consume::chunk::Epoch;
-use crate::model::Queue;
+use crate::model::{Queue, SortedSet};
 use crate::net::Out;
 use crate::rocketmq::core::{Core, Purpose, Timer};
 use crate::rocketmq::events::Event;
+use crate::rocketmq::heartbeat::FEW;
 use crate::rocketmq::port::{Answer, Ask, CallError, Target};
 use crate::wire::json;
 use crate::wire::remoting::codes::request;
@@ -27,6 +28,23 @@ impl Core {
         for id in groups {
             self.rebalance_group(id, now, out);
         }
+    }
+
+    /// A broker says that the members of `group` have changed. Every group is looked at, since whatever made one change
+    /// may have changed the others; if they are very many, the others soon: a broker that has lost its members, or gets
+    /// them all at once, says it once for each.
+    pub(in crate::rocketmq) fn members_changed(&mut self, group: Option<&str>, now: Nanos, out: &mut Out<Timer>) {
+        let named = self.groups.values().find(|known| Some(&*known.spec.group) == group).map(|known| known.id);
+        let Some(named) = named.filter(|_| self.groups.len() > FEW) else {
+            self.rebalance_all(now, out);
+            return;
+        };
+        self.rebalance_group(named, now, out);
+        let soon = now + self.context.settings.timing.retry;
+        for subscribed in self.groups.values_mut().flat_map(|group| group.topics.values_mut()) {
+            subscribed.due = subscribed.due.min(soon);
+        }
+        self.rebalance_alarm.at(soon, Timer::Rebalance, out);
     }
 
     /// A broker has acknowledged us: what could not be asked for is asked for now, and what has gone well once more if
@@ -189,7 +207,7 @@ impl Core {
         let mine = self.claims.values().filter(|claim| claim.group == id && claim.queue.topic == *topic);
         let (leaving, held): (Vec<_>, Vec<_>) = mine.partition(|claim| matches!(claim.stage, Stage::Giving(_)));
         let epochs: Vec<(Queue, Epoch)> = held.iter().map(|claim| (claim.queue.clone(), claim.epoch)).collect();
-        let leaving: Vec<Queue> = leaving.into_iter().map(|claim| claim.queue.clone()).collect();
+        let leaving: SortedSet<Queue> = leaving.into_iter().map(|claim| claim.queue.clone()).collect();
         let held: Vec<Queue> = epochs.iter().map(|(queue, _)| queue.clone()).collect();
         log::debug!(target: "windlass::rebalance", "members: topic={topic} addr={addr} members={} held={}",
             members.len(), held.len());
@@ -209,7 +227,8 @@ impl Core {
             Plan::Keep(Reason::NoMembers) => self.not_balanced(id, topic, "the broker lists no member", now, out),
             Plan::Change { revoke, claim } => {
                 self.balanced(id, topic, now);
-                for (_, epoch) in epochs.iter().filter(|(queue, _)| revoke.contains(queue)) {
+                let given_up: SortedSet<&Queue> = revoke.iter().collect();
+                for (_, epoch) in epochs.iter().filter(|(queue, _)| given_up.contains(&queue)) {
                     self.revoke(*epoch, now, out);
                 }
                 // What is being given up can be claimed again only once that is over.

@@ -224,8 +224,9 @@ impl Shared {
         filter: &dyn Filter,
     ) -> Option<Arc<Window>> {
         let wanted = wanted.min(run.count as usize);
-        let view = self.view(&run.segment)?;
+        // First what its reader has done with: that may have been the last of another segment.
         let len = self.windows.length(queue, run.first, wanted);
+        let view = self.view(&run.segment)?;
         let mut entries = self.entries_of(run, len.min(run.count as usize))?;
         entries.truncate(near(&entries, run.segment.limit()));
         let (first, last) = (entries.first()?, entries.last().filter(|_| entries.len() >= wanted)?);
@@ -265,12 +266,9 @@ impl Shared {
         if let Some(view) = segment.view() {
             return Some(view);
         }
-        // As much again as of the log's end.
-        let is_room = || self.windows.mapped.load(Ordering::SeqCst) + segment.capacity <= self.options.mapped_bytes;
-        if !is_room() {
-            self.windows.keep(|window| window.used.swap(false, Ordering::Relaxed));
-        }
-        if !is_room() {
+        // As much again as of the log's end. Nobody's windows are taken away for another: three readers that are far apart
+        // would take them from each other at every pull. Those that are not used any more go by themselves.
+        if self.windows.mapped.load(Ordering::SeqCst) + segment.capacity > self.options.mapped_bytes {
             return None;
         }
         let region = self.disk.view(&segment.name())?;
@@ -388,6 +386,25 @@ mod tests {
         given.store.segment_step(20_000);
         given.store.segment_step(40_000);
         assert_eq!(given.mapped(), 0);
+    }
+
+    /// Readers that are too far apart for all of them to have windows leave each other theirs.
+    #[test]
+    fn readers_far_apart_leave_each_other_their_windows() {
+        let given = given(40_000);
+        let (mut at, mut blocked) = ([0i64, 2500, 5000], [0; 3]);
+        for _ in 0..20 {
+            for (from, blocked) in at.iter_mut().zip(&mut blocked) {
+                let mut found = given.read(0, *from, Cold::Refuse);
+                if found.status == Status::Cold {
+                    found = given.read(0, *from, Cold::Read);
+                    *blocked += 1;
+                }
+                assert_eq!(numbers(&found)[0], *from as u32);
+                *from = found.next.0;
+            }
+        }
+        assert!(blocked[0] < 6 && blocked[1] < 6 && blocked[2] == 20, "{blocked:?}");
     }
 
     /// A damaged message is told and left out, and the others of its window come.

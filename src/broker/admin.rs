@@ -236,10 +236,14 @@ impl Dispatcher {
     /// Makes or replaces a group's settings (200).
     ///
     /// # Errors
-    /// A bad name.
+    /// A bad name, or more retry queues than a topic may have.
     pub fn put_group(&self, group: GroupSettings) -> Result<(), Refusal> {
         if group.name.is_empty() || group.name.len() > names::GROUP_MAX || !names::is_legal(&group.name) {
             let remark = format!("the group name [{}] is illegal", group.name);
+            return Err(Refusal::new(self.settings.compat.invalid_parameter(), remark));
+        }
+        if group.retry_queues > MOST_QUEUES {
+            let remark = format!("a group may have at most {MOST_QUEUES} retry queues");
             return Err(Refusal::new(self.settings.compat.invalid_parameter(), remark));
         }
         self.groups.lock().change(group, self.clock.wall_ms());

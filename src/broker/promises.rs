@@ -7,7 +7,7 @@ use super::groups::GroupSettings;
 use super::settings::{Compat, Settings};
 use super::store::{Flush, Options};
 use super::tests::Node;
-use super::topics::{PERM_READ, Topic};
+use super::topics::{MOST_QUEUES, PERM_READ, Topic};
 use crate::disk::{Disk, FaultyDisk};
 use crate::model::Queue;
 use crate::wire::json;
@@ -235,4 +235,18 @@ fn s_10_changes_of_many_threads_are_all_saved() {
     for (thread, number) in (0..6).flat_map(|thread| (0..20).map(move |number| (thread, number))) {
         assert!(after.dispatcher.topic(&format!("t-{thread}-{number}")).is_ok(), "{thread} {number}");
     }
+}
+
+/// A number of a peer must not become a walk over two thousand million queues: tools walk over all of a topic's.
+#[test]
+fn a_retry_topic_is_never_wider_than_a_topic_may_be() {
+    profiles(|compat, node| {
+        let wide = || GroupSettings { retry_queues: i32::MAX, ..GroupSettings::new("g") };
+        let refused = node.dispatcher.put_group(wide()).unwrap_err();
+        assert_eq!(refused.code, compat.invalid_parameter());
+        // Nor one that a state file speaks of.
+        node.dispatcher.groups.lock().put(wide());
+        node.dispatcher.retry_topic_on_demand("%RETRY%g").unwrap();
+        assert_eq!(node.dispatcher.topic("%RETRY%g").unwrap().read_queues, MOST_QUEUES, "{compat:?}");
+    });
 }

@@ -217,12 +217,13 @@ impl Topics {
         Some(self.change(topic, now_ms))
     }
 
-    /// A retry or dead-letter topic: made when missing, `queues` wide, readable and writable.
+    /// A retry or dead-letter topic: made when missing, `queues` wide, readable and writable. The number is a peer's or a
+    /// file's, and tools walk over all queues: it is held to what a topic may have.
     pub fn create_for_group(&mut self, name: &str, queues: i32, now_ms: i64) -> Arc<Topic> {
         if let Some(topic) = self.find(name) {
             return topic.clone();
         }
-        self.change(Topic::new(name, queues.max(1), PERM_READ | PERM_WRITE), now_ms)
+        self.change(Topic::new(name, queues.clamp(1, MOST_QUEUES), PERM_READ | PERM_WRITE), now_ms)
     }
 }
 

@@ -34,17 +34,17 @@ impl Dispatcher {
             version,
             seen: self.clock.now(),
         };
-        let mut sub_changed = false;
+        let (mut sub_changed, mut new_groups, mut new_topics) = (false, false, false);
         for consumer in &heartbeat.consumers {
             let (beat, group) = (Beat::new(heartbeat, consumer), &*consumer.group_name);
-            match self.known_group(group) {
-                Ok(settings) if settings.retry_queues > 0 => {
-                    self.group_topic(&names::retry_topic(group), settings.retry_queues);
+            match self.find_or_create(group) {
+                Some((settings, new)) => {
+                    new_groups |= new;
+                    new_topics |= self.has_new_retry_topic(group, &settings);
                 }
-                Ok(_) => {}
                 // 5.x leaves a group that may not be made out; 4.9.x registers its members all the same.
-                Err(_) if self.settings.compat == Compat::V5 => continue,
-                Err(_) => {}
+                None if self.settings.compat == Compat::V5 => continue,
+                None => {}
             }
             let changed = self.members.lock().consumer(beat, member.clone());
             sub_changed |= changed.fingerprint;
@@ -52,11 +52,35 @@ impl Dispatcher {
                 self.notify(group, out);
             }
         }
+        // Each file is written once, before the heartbeat is answered, however many groups it names.
+        if new_groups {
+            self.save_groups();
+        }
+        if new_topics {
+            self.topics_changed();
+        }
         let mut members = self.members.lock();
         for producer in &heartbeat.producers {
             members.producer(&producer.group_name, member.clone());
         }
         sub_changed
+    }
+
+    /// Makes a group's retry topic if it wants one. True if it was not there; the caller says so to the file of topics.
+    fn has_new_retry_topic(&self, group: &str, settings: &GroupSettings) -> bool {
+        let name = names::retry_topic(group);
+        let mut topics = self.topics.lock();
+        if settings.retry_queues <= 0 || topics.find(&name).is_some() {
+            return false;
+        }
+        topics.create_for_group(&name, settings.retry_queues, self.clock.wall_ms());
+        true
+    }
+
+    /// A group's settings, made when missing if that is allowed, and whether they are new and to be saved.
+    fn find_or_create(&self, group: &str) -> Option<(Arc<GroupSettings>, bool)> {
+        let now_ms = self.clock.wall_ms();
+        self.groups.lock().find_or_create(group, self.settings.auto_create_groups, now_ms)
     }
 
     /// A client leaves its groups. The connection counts, not the name the client gives.
@@ -98,9 +122,7 @@ impl Dispatcher {
     /// # Errors
     /// SUBSCRIPTION_GROUP_NOT_EXIST.
     pub(super) fn known_group(&self, group: &str) -> Result<Arc<GroupSettings>, Refusal> {
-        let now_ms = self.clock.wall_ms();
-        let known = self.groups.lock().find_or_create(group, self.settings.auto_create_groups, now_ms);
-        let (settings, new) = known.ok_or_else(|| {
+        let (settings, new) = self.find_or_create(group).ok_or_else(|| {
             let remark = format!("subscription group [{group}] does not exist");
             Refusal::new(answer::SUBSCRIPTION_GROUP_NOT_EXIST, remark)
         })?;

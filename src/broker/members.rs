@@ -10,8 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::session::{Session, SessionId};
-use crate::model::SortedMap;
 use crate::model::tags::{TagExpression, java_hash};
+use crate::model::{SortedMap, SortedSet};
 use crate::wire::remoting::command::Language;
 use crate::wire::remoting::group::{
     ConsumeFrom, ConsumeType, ConsumerBody, HeartbeatBody, MessageModel, SubscriptionBody,
@@ -311,7 +311,9 @@ impl Group {
     fn subscribe(&mut self, subscriptions: Vec<Subscription>) -> bool {
         let mut changed = false;
         let before = self.subscriptions.len();
-        self.subscriptions.retain(|topic, _| subscriptions.iter().any(|wanted| wanted.topic == *topic));
+        // A heartbeat may be as long as a frame: no topic is compared with all others.
+        let topics: SortedSet<&str> = subscriptions.iter().map(|wanted| &*wanted.topic).collect();
+        self.subscriptions.retain(|topic, _| topics.contains(&**topic));
         changed |= self.subscriptions.len() != before;
         for wanted in subscriptions {
             match self.subscriptions.get_mut(&wanted.topic) {
@@ -380,6 +382,17 @@ pub(super) mod tests {
         assert_eq!(members.group("g").unwrap().subscriptions()["u"].text, "*");
         members.consumer(other(1), member(1, 7));
         assert_eq!(members.group("g").unwrap().subscriptions()["u"].text, "a", "some clients' versions never grow");
+    }
+
+    /// A heartbeat may be as long as a frame: what it costs grows with its length, not with the square of it.
+    #[test]
+    fn a_heartbeat_of_many_topics_compares_none_with_all_others() {
+        let topics: Vec<String> = (0..200_000).map(|topic| format!("t{topic}")).collect();
+        let many: Vec<(&str, i64)> = topics.iter().map(|topic| (topic.as_str(), 1)).collect();
+        let mut members = Members::default();
+        members.consumer(beat(&many), member(1, 0));
+        assert!(!members.consumer(beat(&many), member(1, 1)).members_or_topics);
+        assert_eq!(members.group("g").unwrap().subscriptions().len(), 200_000);
     }
 
     /// E-065, E-068, E-069, E-150.

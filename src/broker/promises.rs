@@ -11,6 +11,7 @@ use super::topics::{MOST_QUEUES, PERM_READ, Topic};
 use crate::disk::{Disk, FaultyDisk};
 use crate::model::Queue;
 use crate::wire::json;
+use crate::wire::remoting::batch;
 use crate::wire::remoting::codes::{answer, pull_flag};
 use crate::wire::remoting::command::Language;
 use crate::wire::remoting::group::HeartbeatBody;
@@ -248,5 +249,48 @@ fn a_retry_topic_is_never_wider_than_a_topic_may_be() {
         node.dispatcher.groups.lock().put(wide());
         node.dispatcher.retry_topic_on_demand("%RETRY%g").unwrap();
         assert_eq!(node.dispatcher.topic("%RETRY%g").unwrap().read_queues, MOST_QUEUES, "{compat:?}");
+    });
+}
+
+/// What a heartbeat costs grows with its length: it writes no file for each of its groups.
+#[test]
+fn a_heartbeat_of_many_groups_writes_each_file_once() {
+    let disk = FaultyDisk::new();
+    let node = Node::plain(&disk);
+    let groups: Vec<String> = (0..500)
+        .map(|group| {
+            format!(
+                r#"{{"groupName":"g{group}","consumeType":"CONSUME_PASSIVELY","messageModel":"CLUSTERING",
+                "consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[]}}"#
+            )
+        })
+        .collect();
+    let body = format!(r#"{{"clientID":"c","consumerDataSet":[{}],"producerDataSet":[]}}"#, groups.join(","));
+    let heartbeat: HeartbeatBody = json::read("heartbeat", body.as_bytes()).unwrap();
+    let before = disk.calls();
+    node.dispatcher.heartbeat(&node.session, (Language::JAVA, 479), &heartbeat, &mut Vec::new());
+    let calls = disk.calls() - before;
+    assert!(calls <= 10, "{calls} calls");
+    let after = Node::plain(&disk.after_kill());
+    for group in ["g0", "g499"] {
+        assert!(after.dispatcher.groups.lock().find(group).is_some(), "{group} outlives the process");
+        assert!(after.dispatcher.topic(&format!("%RETRY%{group}")).is_ok());
+    }
+}
+
+/// Each entry of a batch gets the batch's own properties: a few kilobytes of a peer's must not become gigabytes here.
+#[test]
+fn a_batch_whose_properties_would_outgrow_it_is_refused() {
+    profiles(|compat, node| {
+        let mut body = Vec::new();
+        for _ in 0..2000 {
+            batch::push(&mut body, &batch::Entry { flag: 0, body: b"x", properties: b"" }).unwrap();
+        }
+        let send = |envelope: usize| {
+            let properties = format!("a\u{1}{}\u{2}", "v".repeat(envelope));
+            node.send_batch("t", &properties, &body)
+        };
+        assert_eq!(send(30_000).unwrap_err().code, answer::MESSAGE_ILLEGAL, "{compat:?}");
+        assert_eq!(send(10).unwrap().reply.more.len(), 1999, "{compat:?}");
     });
 }

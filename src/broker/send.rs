@@ -25,6 +25,9 @@ use crate::work::clock::Nanos;
 pub const PROPERTIES_MAX: usize = i16::MAX as usize;
 /// The region every broker belongs to unless somebody says otherwise.
 pub const REGION: &str = "DefaultRegion";
+/// Bytes that the properties of a batch may add to its entries, all together: each entry gets a copy of them, and half a
+/// million entries fit into the largest body.
+const ENVELOPES_MAX: usize = 32 << 20;
 /// The first version whose sends carry their own redelivery limit: 3.4.9.
 const OWN_LIMIT_SINCE: i32 = 121;
 
@@ -354,6 +357,9 @@ impl Dispatcher {
         let entries: Vec<_> = batch::entries(body)
             .collect::<Result<_, _>>()
             .map_err(|error| Refusal::new(answer::SYSTEM_ERROR, error.to_string()))?;
+        if entries.len().saturating_mul(envelope.len()) > ENVELOPES_MAX {
+            return Err(illegal("the properties of the batch are too long for so many entries"));
+        }
         let mut extras = Vec::with_capacity(entries.len());
         for entry in &entries {
             self.check_body(entry.body, place, entry.properties)?;

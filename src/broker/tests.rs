@@ -101,6 +101,18 @@ impl Node {
         sent
     }
 
+    pub fn send_batch(&self, topic: &str, properties: &str, body: &[u8]) -> Result<Sent, Refusal> {
+        let request = SendRequest {
+            topic: topic.into(),
+            default_topic: "TBW102".into(),
+            default_topic_queue_nums: 1,
+            properties: Some(properties.into()),
+            batch: Some(true),
+            ..SendRequest::default()
+        };
+        self.send_as(&request, body)
+    }
+
     pub fn send(&self, topic: &str, properties: &str, body: &[u8]) -> Result<Sent, Refusal> {
         let request = SendRequest {
             topic: topic.into(),

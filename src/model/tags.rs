@@ -1,5 +1,6 @@
 //! Tags and tag expressions: what a subscription lets through. Consumers and the embedded broker share it.
 
+use super::SortedSet;
 use crate::error::ConfigError;
 
 /// Java's `String.hashCode`: the number by which a broker compares tags. 0 for the empty text.
@@ -26,9 +27,9 @@ impl TagExpression {
         if text.is_empty() || text == "*" {
             return Ok(Self::default());
         }
-        let mut tags = Vec::new();
+        let (mut tags, mut known) = (Vec::new(), SortedSet::new());
         for tag in text.split("||").map(str::trim).filter(|tag| !tag.is_empty()) {
-            if !tags.iter().any(|known| known == tag) {
+            if known.insert(tag) {
                 tags.push(tag.to_owned());
             }
         }
@@ -92,6 +93,9 @@ mod tests {
         assert_eq!((two.tags(), two.text().as_str()), (["a".to_owned(), "b".to_owned()].as_slice(), "a||b"));
         assert!(two.admits(Some("a")) && !two.admits(Some("c")) && !two.admits(None));
         assert!(TagExpression::parse("||").is_err());
+        // A peer's text may be as long as a frame: no tag is compared with all others.
+        let many: Vec<String> = (0..300_000).map(|tag| tag.to_string()).collect();
+        assert_eq!(TagExpression::parse(&many.join("||")).unwrap().tags(), many);
         let colliding = TagExpression::parse("Aa").unwrap();
         assert!(colliding.admits_hash(java_hash("BB")) && !colliding.admits(Some("BB")));
     }

@@ -64,7 +64,7 @@ fn thousands_of_consumers_are_told_of_together_and_a_notice_asks_for_the_group_i
     let producer = client.producer("p").start().unwrap();
     settle(&producer);
     let start = |number: usize| {
-        client.push_consumer(&format!("G{number}")).subscribe(TOPIC, "*").handler(|_| {}).start().unwrap()
+        client.push_consumer(format!("G{number}")).subscribe(TOPIC, "*").handler(|_| {}).start().unwrap()
     };
     let mut consumers: Vec<_> = (0..CONSUMERS / 2).map(start).collect();
     settle(&producer);

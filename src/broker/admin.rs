@@ -87,6 +87,17 @@ impl Dispatcher {
     /// # Errors
     /// A bad name, a topic of the broker itself, impossible numbers of queues.
     pub fn put_topic(&self, topic: Topic) -> Result<(), Refusal> {
+        self.set_topic(topic)?;
+        self.topics_changed();
+        Ok(())
+    }
+
+    /// As [`put_topic`](Self::put_topic), for one of several: `topics_changed` writes them all down, and is to be called
+    /// behind the last.
+    ///
+    /// # Errors
+    /// As there.
+    pub(super) fn set_topic(&self, topic: Topic) -> Result<(), Refusal> {
         let bad = |remark: String| Refusal::new(self.settings.compat.invalid_parameter(), remark);
         names::check_topic(&topic.name).map_err(|error| bad(error.to_string()))?;
         if is_system(&topic.name, self.settings.own()) {
@@ -102,7 +113,6 @@ impl Dispatcher {
             topic.name, topic.read_queues, topic.write_queues, topic.perm
         );
         self.topics.lock().change(topic, self.clock.wall_ms());
-        self.topics_changed();
         Ok(())
     }
 

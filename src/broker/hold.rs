@@ -75,6 +75,8 @@ struct Slot<R> {
     /// Offsets below are known not to concern it.
     seen: i64,
     passed_over: bool,
+    /// Its place in the list of its session: one client may have a pull at each of 50 000 queues, and they end together.
+    place: usize,
     held: Option<Held<R>>,
 }
 
@@ -105,7 +107,7 @@ impl<R> Holds<R> {
     /// Lets a pull wait. The caller looks at the queue's end once more afterwards: a message may have come in between.
     pub fn hold(&mut self, held: Held<R>) {
         let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, seen: 0, passed_over: false, held: None });
+            self.slots.push(Slot { generation: 0, seen: 0, passed_over: false, place: 0, held: None });
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
         let Some(slot) = self.slots.get_mut(at as usize) else { return };
@@ -113,7 +115,9 @@ impl<R> Holds<R> {
         slot.passed_over = false;
         slot.seen = held.offset;
         self.ends.push(Reverse((held.until, at, slot.generation)));
-        self.sessions.entry(held.session).or_default().push(at);
+        let mine = self.sessions.entry(held.session).or_default();
+        slot.place = mine.len();
+        mine.push(at);
         if !self.queues.contains_key(&held.topic) {
             self.queues.insert(held.topic.clone(), HashMap::new());
         }
@@ -202,11 +206,16 @@ impl<R> Holds<R> {
     }
 
     fn take(&mut self, at: u32) -> Option<Held<R>> {
-        let held = self.slots.get_mut(at as usize)?.held.take()?;
+        let slot = self.slots.get_mut(at as usize)?;
+        let (held, place) = (slot.held.take()?, slot.place);
         self.free.push(at);
         self.live -= 1;
-        if let Some(mine) = self.sessions.get_mut(&held.session) {
-            mine.retain(|other| *other != at);
+        // The list is gone already if its connection is.
+        if let Some(mine) = self.sessions.get_mut(&held.session).filter(|mine| mine.get(place) == Some(&at)) {
+            mine.swap_remove(place);
+            if let Some(moved) = mine.get(place).and_then(|moved| self.slots.get_mut(*moved as usize)) {
+                moved.place = place;
+            }
             if mine.is_empty() {
                 self.sessions.remove(&held.session);
             }
@@ -353,5 +362,26 @@ mod tests {
         let mut woken = Vec::new();
         holds.take_topic("t", &mut woken);
         assert_eq!((woken.len(), holds.len()), (2, 0));
+    }
+
+    /// Each of them looked for among all others would be two thousand million steps, under the lock of all holds.
+    #[test]
+    fn the_pulls_of_a_client_of_very_many_queues_end_together() {
+        const QUEUES: i32 = 1 << 16;
+        let mut holds = Holds::default();
+        for queue in 0..QUEUES {
+            holds.hold(pull(queue, 0, Wants::All, u64::from(queue % 3 == 0), 100));
+        }
+        // Places stay right whichever are taken out of the middle.
+        let mut woken = Vec::new();
+        (0..QUEUES).step_by(7).for_each(|queue| holds.arrived("t", queue, 1, |_| None, ms(1), &mut woken));
+        let (of_one, left) = (|queue: &i32| queue % 3 == 0 && queue % 7 != 0, holds.len());
+        let mut gone: Vec<i32> = holds.closed(SessionId(1)).into_iter().map(|held| held.queue).collect();
+        gone.sort_unstable();
+        assert!(gone.iter().copied().eq((0..QUEUES).filter(of_one)));
+        let mut ended = Vec::new();
+        holds.due(ms(100), &mut ended);
+        assert_eq!((ended.len(), holds.len()), (left - gone.len(), 0));
+        assert!(ended.iter().all(|held| held.session == SessionId(0)));
     }
 }

@@ -209,17 +209,23 @@ impl Builder {
             names: joins.is_empty(),
             alarm: mailbox.clone(),
         });
+        let mut changed = false;
         for (name, queues) in &self.topics {
             if dispatcher.topic(name).is_ok() {
                 continue;
             }
+            changed = true;
             let queues = i32::try_from(*queues).unwrap_or(MOST_QUEUES);
             let topic = Topic::new(name.as_str(), queues, PERM_READ | PERM_WRITE);
-            dispatcher.put_topic(topic).map_err(|refusal| ConfigError {
+            dispatcher.set_topic(topic).map_err(|refusal| ConfigError {
                 field: "topic",
                 value: name.clone(),
                 allowed: refusal.remark,
             })?;
+        }
+        if changed {
+            // Once for all of them: each time writes down every topic.
+            dispatcher.topics_changed();
         }
         let lane = Lane::start().map_err(|error| io("starting threads", error))?;
         let unused = lane.clone();

@@ -31,33 +31,63 @@ pub(super) enum Waits {
 /// for the disk.
 pub(super) struct Desk {
     /// A leaf lock.
-    pub(super) waiting: Mutex<HashMap<i32, Waits>>,
+    pub(super) waiting: Mutex<Waiting>,
     next: AtomicI32,
     handle: Handle<CoreCommand>,
     /// Answers for which the inbox had no place; the loop takes them when it has emptied it. A leaf lock.
     late: Mutex<VecDeque<News>>,
 }
 
+/// Who waits, by slip.
+#[derive(Default)]
+pub(super) struct Waiting {
+    who: HashMap<i32, Waits>,
+    /// The slip of each ticket of the core: a consumer of many queues that stops forgets as many pulls at once.
+    slips: HashMap<Ticket, i32>,
+}
+
+impl Waiting {
+    fn take(&mut self, opaque: i32) -> Option<Waits> {
+        let waits = self.who.remove(&opaque)?;
+        if let Waits::Core(ticket) = &waits {
+            self.slips.remove(ticket);
+        }
+        Some(waits)
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.who.len().max(self.slips.len())
+    }
+}
+
 impl Desk {
     pub(super) fn new(handle: Handle<CoreCommand>) -> Self {
-        let (waiting, late) = (Mutex::new(HashMap::new()), Mutex::new(VecDeque::new()));
+        let (waiting, late) = (Mutex::new(Waiting::default()), Mutex::new(VecDeque::new()));
         Self { waiting, next: AtomicI32::new(0), handle, late }
     }
 
     /// Notes who waits; the slip finds him again.
     pub(super) fn put(&self, code: i32, waits: Waits) -> Slip {
         let opaque = self.next.fetch_add(1, Ordering::Relaxed);
-        locked(&self.waiting).insert(opaque, waits);
+        let mut waiting = locked(&self.waiting);
+        if let Waits::Core(ticket) = waits {
+            waiting.slips.insert(ticket, opaque);
+        }
+        waiting.who.insert(opaque, waits);
         Slip { opaque, code, codec: Codec::Binary }
     }
 
     pub(super) fn take(&self, slip: Slip) -> Option<Waits> {
-        locked(&self.waiting).remove(&slip.opaque)
+        locked(&self.waiting).take(slip.opaque)
     }
 
     /// The core wants no answer to this any more.
     pub(super) fn forget(&self, ticket: Ticket) {
-        locked(&self.waiting).retain(|_, waits| !matches!(waits, Waits::Core(known) if *known == ticket));
+        let mut waiting = locked(&self.waiting);
+        if let Some(opaque) = waiting.slips.remove(&ticket) {
+            waiting.who.remove(&opaque);
+        }
     }
 
     /// News for which the inbox had no place.
@@ -90,7 +120,7 @@ impl Desk {
     /// Nothing comes any more.
     pub(super) fn fail_all(&self, error: &CallError) {
         let waiting = std::mem::take(&mut *locked(&self.waiting));
-        for waits in waiting.into_values() {
+        for waits in waiting.who.into_values() {
             self.tell(waits, Err(error.clone()));
         }
     }
@@ -234,7 +264,7 @@ mod tests {
         desk.forget(Ticket(5));
         desk.deliver(SessionId(1), Delivery::Close);
         assert!(matches!(thread.poll(), Some(Err(CallError::Disconnected { .. }))));
-        assert!(locked(&desk.waiting).is_empty());
+        assert_eq!(locked(&desk.waiting).len(), 0);
     }
 
     #[test]

@@ -78,3 +78,15 @@ fn e117_a_request_that_fails_by_a_bug_is_answered_and_the_next_one_served() {
     assert!(role.mailbox.waiting.lock().is_ok_and(|waiting| waiting.is_empty()));
     drop(role.node);
 }
+
+/// Members who come and go by the thousand leave one notice for each group of a session that is busy elsewhere.
+#[test]
+fn a_notice_waits_once_for_each_session_and_group() {
+    let role = Loop::new();
+    for round in 0..100 {
+        for (session, group) in [(1, "g"), (1, "h"), (2, "g")] {
+            role.mailbox.deliver(SessionId(session), Delivery::MembersChanged { group: group.into() });
+        }
+        assert_eq!(role.mailbox.waiting.lock().map_or(0, |waiting| waiting.len()), 3, "{round}");
+    }
+}

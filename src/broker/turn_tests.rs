@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::groups::GroupSettings;
+use super::names::routes::{Identity, Registration};
 use super::session::{Delivery, Session};
 use super::settings::Settings;
 use super::store::Flush;
 use super::tests::Node;
-use super::topics::{PERM_READ, Topic};
+use super::topics::{PERM_READ, Topic, Version};
 use crate::disk::FaultyDisk;
 use crate::model::Queue;
 use crate::wire::json;
@@ -182,6 +183,29 @@ fn lapsed_locks_are_forgotten_without_anybody_asking() {
     assert!(held(&node));
     node.pass(Duration::from_secs(10));
     assert!(!held(&node));
+}
+
+/// A name server drops a broker that is silent, and one whose connection has ended, without being asked.
+#[test]
+fn brokers_that_are_gone_are_in_no_route() {
+    let node = node(Flush::Async);
+    let other = another_session(&node);
+    let registered = |topic: &str| node.dispatcher.route(&node.session, topic).is_ok();
+    let register = |name: &str, session: &Session| {
+        let who = Identity { cluster: "C".into(), broker: name.into(), id: 0, addr: format!("{name}:1") };
+        let (version, topics) = (Version::default(), vec![Topic::new(name, 1, 6)]);
+        let registration = Registration { who, timeout: None, acting_master: false, version, topics };
+        node.dispatcher.register_broker(session, registration);
+    };
+    register("silent", &node.session);
+    register("closed", &other);
+    assert!(registered("silent") && registered("closed"));
+    node.dispatcher.closed(other.id, &mut Vec::new());
+    assert!(registered("silent") && !registered("closed"));
+    for _ in 0..13 {
+        node.pass(Duration::from_secs(10));
+    }
+    assert!(!registered("silent"));
 }
 
 /// E-123: a group that does not want to know is told nothing, its neighbours are.

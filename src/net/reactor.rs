@@ -129,8 +129,6 @@ pub struct Reactor<R: Role> {
     counters: Arc<Counters>,
     pool: Arc<FramePool>,
     last_words_until: Option<Instant>,
-    /// More was there than one turn takes.
-    left_over: bool,
     /// What ended the loop beside a stop.
     broken: Option<String>,
     _on_advance: Registration,
@@ -171,7 +169,6 @@ impl<R: Role> Reactor<R> {
             counters,
             pool,
             last_words_until: None,
-            left_over: false,
             broken: None,
             _on_advance: on_advance,
         })
@@ -206,7 +203,6 @@ impl<R: Role> Reactor<R> {
         }
         let real = self.real.now();
         let now = if self.clock.is_test() { self.clock.now() } else { real };
-        self.left_over = false;
         self.take_events(real);
         self.connections.accept(real, &mut self.out);
         self.tell(now);
@@ -245,8 +241,8 @@ impl<R: Role> Reactor<R> {
         self.ringer.bell.doze();
         // Everything below is looked at after dozing off: who brings more from now on rings.
         self.connections.feed_starved();
-        let busy = self.left_over
-            || self.performed < self.out.actions().len()
+        // What one turn has left of deadlines is past, so that there is no sleep.
+        let busy = self.performed < self.out.actions().len()
             || self.connections.is_busy()
             || !self.inbox.is_empty()
             || (self.ringer.must_stop() && self.last_words_until.is_none());
@@ -318,7 +314,6 @@ impl<R: Role> Reactor<R> {
             self.counters.commands.bump();
             self.role.command(command, now, &mut self.out);
         }
-        self.left_over = true;
     }
 
     fn run_due(&mut self, now: Nanos) {
@@ -328,7 +323,6 @@ impl<R: Role> Reactor<R> {
                 Some(timer) => self.role.due(timer, now, &mut self.out),
             }
         }
-        self.left_over = true;
     }
 
     /// Does what the role wants, writes, and tells it what came of it, until it wants nothing more.

@@ -263,18 +263,22 @@ impl Core {
             consumer_group: group.as_ref().map(|(_, name)| (&**name).into()),
         };
         let ask = Ask::of(request::UNREGISTER_CLIENT, &fields);
-        // Who has none of our heartbeats knows nothing that he could forget.
-        let addrs: Vec<Arc<str>> =
-            self.brokers.iter().filter(|(_, broker)| broker.has > 0).map(|(addr, _)| Arc::clone(addr)).collect();
-        for addr in &addrs {
+        // Who has none of our heartbeats knows nothing that he could forget. One that is on its way may reach him yet: he
+        // is told behind it, and nobody waits for an answer that may not come.
+        let knows = |broker: &Broker| broker.has > 0 || broker.asked;
+        let told = self.brokers.iter().filter(|(_, broker)| knows(broker));
+        let told: Vec<(Arc<str>, bool)> = told.map(|(addr, broker)| (Arc::clone(addr), broker.has > 0)).collect();
+        let mut waiting = 0;
+        for (addr, answers) in &told {
             match (&group, timeout) {
-                (Some((id, _)), Some(timeout)) => {
+                (Some((id, _)), Some(timeout)) if *answers => {
                     self.ask(Target::Broker(addr), &ask, Purpose::Leave(*id), timeout, now, out);
+                    waiting += 1;
                 }
                 (Some(_) | None, _) => self.port.tell(Target::Broker(addr), &ask, now, out),
             }
         }
-        addrs.len()
+        waiting
     }
 
     fn heartbeat_body(&self) -> HeartbeatBody {

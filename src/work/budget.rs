@@ -161,4 +161,25 @@ mod tests {
         drop(budget.charge(200));
         assert_eq!(woken.load(Ordering::SeqCst), 1);
     }
+
+    #[test]
+    fn only_room_that_is_there_ends_the_wait_for_it_and_room_that_was_there_is_not_announced() {
+        let budget = Budget::new(100);
+        let woken = Arc::new(AtomicU32::new(0));
+        let count = woken.clone();
+        budget.on_room(move || {
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let held = budget.charge(99);
+        assert!(budget.await_room());
+        drop(budget.charge(100));
+        assert_eq!(woken.load(Ordering::SeqCst), 0, "nobody waits");
+        let (more, over) = (budget.charge(1), budget.charge(1));
+        assert!(!budget.await_room());
+        drop(over);
+        assert_eq!(woken.load(Ordering::SeqCst), 0, "used up to the last byte");
+        drop(more);
+        assert_eq!(woken.load(Ordering::SeqCst), 1);
+        drop(held);
+    }
 }

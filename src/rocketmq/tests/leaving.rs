@@ -159,3 +159,13 @@ fn d12_the_nearer_of_two_deadlines_holds_for_a_consumer_that_stops() {
         assert_eq!(all.poll().unwrap().len(), 3, "{silent}");
     }
 }
+
+/// B-007: a heartbeat that is on its way makes the group known after it is left, unless the broker is told behind it.
+#[test]
+fn b007_a_group_is_left_also_where_its_first_heartbeat_is_on_its_way() {
+    let mut stage = Stage::new(|asked| (asked.code == request::HEART_BEAT).then_some(None));
+    assert_eq!(stage.count(request::HEART_BEAT), 1);
+    let report = stage.stop(stage.id, Duration::from_secs(5));
+    assert!(report.poll().unwrap().is_clean(), "at once: whether it is answered is not known");
+    assert_eq!(stage.script.lock().unwrap().told, [request::UNREGISTER_CLIENT]);
+}

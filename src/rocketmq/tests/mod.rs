@@ -143,6 +143,8 @@ type Play = Box<dyn FnMut(&Asked) -> Option<Said> + Send>;
 
 struct Script {
     asked: Vec<Asked>,
+    /// Codes of what wanted no answer.
+    told: Vec<i32>,
     arrivals: VecDeque<Arrival>,
     play: Play,
     clock: TestClock,
@@ -166,7 +168,9 @@ impl Port for Played {
         script.asked.push(asked);
     }
 
-    fn tell(&mut self, _to: Target<'_>, _ask: &Ask<'_>, _now: Nanos, _out: &mut Out<Timer>) {}
+    fn tell(&mut self, _to: Target<'_>, ask: &Ask<'_>, _now: Nanos, _out: &mut Out<Timer>) {
+        self.0.lock().unwrap().told.push(ask.code());
+    }
 
     fn ask_written(&mut self, _ticket: Option<Ticket>, _to: Target<'_>, _frame: Vec<u8>, _out: &mut Out<Timer>) {}
 
@@ -260,7 +264,8 @@ impl Stage {
     ) -> Self {
         let clock = TestClock::new();
         let play: Play = Box::new(move |asked| play(asked).unwrap_or_else(|| usual(asked)));
-        let script = Script { asked: Vec::new(), arrivals: VecDeque::new(), play, clock: clock.clone() };
+        let script =
+            Script { asked: Vec::new(), told: Vec::new(), arrivals: VecDeque::new(), play, clock: clock.clone() };
         let script = Arc::new(Mutex::new(script));
         let (lane, pool, (inbox, handle)) = (Lane::unmanned(), Pool::unmanned(), without_loop());
         let settings = Settings {

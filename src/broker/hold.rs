@@ -26,7 +26,7 @@ const SCANNED: i64 = 256;
 pub enum Wants {
     /// Any message.
     All,
-    /// A message whose tag has one of these hashes.
+    /// A message whose tag has one of these hashes, which are sorted.
     Tags(Arc<[i32]>),
 }
 
@@ -34,7 +34,7 @@ impl Wants {
     fn admits(&self, tag_hash: Option<i32>) -> bool {
         match (self, tag_hash) {
             (Self::All, _) | (_, None) => true,
-            (Self::Tags(hashes), Some(hash)) => hashes.contains(&hash),
+            (Self::Tags(hashes), Some(hash)) => hashes.binary_search(&hash).is_ok(),
         }
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::session::{Session, SessionId};
+use crate::model::sort::sort;
 use crate::model::tags::{TagExpression, java_hash};
 use crate::model::{SortedMap, SortedSet};
 use crate::wire::remoting::command::Language;
@@ -43,7 +44,7 @@ pub struct Subscription {
     pub kind: String,
     /// Grows when the expression changes.
     pub version: i64,
-    /// Hashes of the tags it lets through; empty: all. Computed here: what clients send is wrong in some of them.
+    /// Hashes of the tags it lets through, sorted; empty: all. Computed here: what clients send is wrong in some of them.
     pub hashes: Arc<[i32]>,
 }
 
@@ -66,10 +67,13 @@ impl Subscription {
     }
 }
 
-/// Hashes of the tags of an expression; empty for "everything"; `None` if it has separators but no tag.
+/// Hashes of the tags of an expression, sorted: an expression may have many thousand tags, and each of them would be
+/// compared with each message. Empty for "everything"; `None` if it has separators but no tag.
 pub fn tag_hashes(text: &str) -> Option<Arc<[i32]>> {
     let expression = TagExpression::parse(text).ok()?;
-    Some(expression.tags().iter().map(|tag| java_hash(tag)).collect())
+    let mut hashes: Vec<i32> = expression.tags().iter().map(|tag| java_hash(tag)).collect();
+    sort(&mut hashes);
+    Some(hashes.into())
 }
 
 /// One connection in a group.
@@ -444,7 +448,7 @@ pub(super) mod tests {
         for all in ["*", "", " "] {
             assert!(tag_hashes(all).unwrap().is_empty(), "{all:?}");
         }
-        assert_eq!(*tag_hashes("a || b ||").unwrap(), [java_hash("a"), java_hash("b")]);
+        assert_eq!(*tag_hashes("b || a ||").unwrap(), [java_hash("a"), java_hash("b")]);
         assert!(tag_hashes("||").is_none());
     }
 }

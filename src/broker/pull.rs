@@ -89,7 +89,7 @@ impl Filter for Wants {
     fn entry(&self, tag: i32) -> bool {
         match self {
             Wants::All => true,
-            Wants::Tags(hashes) => hashes.contains(&tag),
+            Wants::Tags(hashes) => hashes.binary_search(&tag).is_ok(),
         }
     }
 }

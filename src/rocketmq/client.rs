@@ -531,4 +531,22 @@ mod tests {
         assert!(matches!(consumer.assigned(), Err(Error::Closed)));
         assert!(client.shutdown(Duration::from_secs(5)).consumers.is_empty());
     }
+
+    #[test]
+    fn a_stop_that_a_busy_loop_has_not_answered_in_time_is_not_called_clean() {
+        let client = Client::builder().name_servers(["127.0.0.1:1"]).workers(1).build().unwrap();
+        let consumer = client.push_consumer("g").subscribe("t", "*").handler(|_| {}).start().unwrap();
+        let ((go, wait), (tell, told)) = (crossbeam_channel::bounded::<()>(0), crossbeam_channel::bounded(1));
+        let done: Done = Box::new(move |_| {
+            tell.send(()).unwrap();
+            let _ = wait.recv();
+        });
+        let (to, timeout) = (Some("no address".into()), Duration::from_secs(3));
+        client.shared().post(Command::Call { to, frame: Vec::new(), timeout, done: Some(done) }).unwrap();
+        told.recv_timeout(Duration::from_secs(60)).unwrap();
+        let report = consumer.shutdown(Duration::ZERO);
+        assert!(report.unknown && !report.is_clean(), "{report:?}");
+        drop(go);
+        assert!(client.shutdown(Duration::from_secs(10)).unended.is_empty());
+    }
 }

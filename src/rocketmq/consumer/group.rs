@@ -20,7 +20,7 @@ use crate::model::sort::sort_by;
 use crate::model::tags::TagExpression;
 use crate::model::{Queue, QueueOffset, SortedMap, SortedSet, names};
 use crate::net::Out;
-use crate::net::answer::{Giver, pair};
+use crate::net::answer::{Giver, NoAnswer, pair};
 use crate::rocketmq::client::Shared;
 use crate::rocketmq::core::{Command, Core, Timer};
 use crate::rocketmq::events::Observer;
@@ -104,12 +104,14 @@ pub struct ConsumerReport {
     pub committed: BTreeMap<Queue, QueueOffset>,
     /// Queues whose last commit was not acknowledged, and why.
     pub failed_commits: Vec<(Queue, CommitError)>,
+    /// The client's loop was too busy to say in time what the consumer came to, so that everything else here is empty.
+    pub unknown: bool,
 }
 
 impl ConsumerReport {
     /// Every handler had finished and every commit was acknowledged.
     pub fn is_clean(&self) -> bool {
-        self.unfinished == 0 && self.failed_commits.is_empty()
+        !self.unknown && self.unfinished == 0 && self.failed_commits.is_empty()
     }
 
     /// Adds what one claim came to.
@@ -191,7 +193,8 @@ impl ConsumerHandle {
         if self.order(Order::Stop { most, answer }).is_err() {
             return ConsumerReport::default();
         }
-        answered.wait_until(after(most) + GRACE).unwrap_or_default()
+        let answer = answered.wait_until(after(most) + GRACE);
+        answer.unwrap_or_else(|why| ConsumerReport { unknown: why == NoAnswer::Late, ..ConsumerReport::default() })
     }
 
     /// Starts the stop and does not wait: for `Drop` and for handlers that stop their own consumer.

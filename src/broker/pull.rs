@@ -257,9 +257,9 @@ impl Dispatcher {
             holds.hold(held);
             queue.watch();
         }
-        // A message may have come between the look and the hold, when nobody was told of it.
+        // A message may have come between the look and the hold, when nobody was told of it. It also has a turn wanted when
+        // the first pull ends.
         self.wake_queue(&queue, out);
-        self.arm(until);
     }
 
     /// Runs the pulls that wait for this queue and are concerned by what has come.

@@ -174,6 +174,21 @@ fn a_level_finds_its_head_when_the_disk_has_it() {
     assert_eq!(node.dispatcher.queue_bounds("t", 0).1, 2);
 }
 
+/// ... also one behind a head that is delivered before the disk has it: only the queue that grows tells of it.
+#[test]
+fn a_message_behind_a_delivered_head_is_found_when_the_disk_has_it() {
+    let node = node(Flush::Sync);
+    node.send("t", "DELAY\u{1}1\u{2}", b"x").unwrap();
+    node.dispatcher.store().flush_step().unwrap();
+    node.send("t", "DELAY\u{1}1\u{2}", b"y").unwrap();
+    node.pass(Duration::from_secs(1));
+    node.dispatcher.store().flush_step().unwrap();
+    assert_eq!(node.dispatcher.queue_bounds("t", 0).1, 1);
+    node.pass(Duration::ZERO);
+    node.dispatcher.store().flush_step().unwrap();
+    assert_eq!(node.dispatcher.queue_bounds("t", 0).1, 2);
+}
+
 #[test]
 fn lapsed_locks_are_forgotten_without_anybody_asking() {
     let node = node(Flush::Async);

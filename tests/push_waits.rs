@@ -340,3 +340,31 @@ fn a_commit_that_fails_again_after_it_went_well_is_told_again() {
         peer.wait("the commit", |seen| commits(seen).iter().filter(|at| **at == offset + 1).count() >= 2);
     }
 }
+
+/// A broker that no route names for a while, and that still holds a pull when one does again, is not connected to a second
+/// time: it would list the client twice, and members that ask different brokers would not agree on who has what.
+#[test]
+fn a_broker_that_comes_back_into_the_route_has_its_connection_back() {
+    let broker = cluster(|_, _| None);
+    let here = broker.addr();
+    let gone = Arc::new(AtomicBool::new(false));
+    let is_gone = Arc::clone(&gone);
+    let names = Peer::start(move |request| match request.field("topic") {
+        // Without a broker nobody can be asked who is in the group: all queues stay with whoever has them.
+        TOPIC if is_gone.load(Ordering::SeqCst) => Reply::with_body("{}"),
+        TOPIC => Reply::with_body(route(&[("broker-a", here, 1)])),
+        _ => Reply::code(17),
+    });
+    let client = builder(&names).route_interval(Duration::from_millis(50)).build().unwrap();
+    let _running = run(&client, |consumer| consumer);
+    broker.wait("a pull", |seen| !pulls(seen).is_empty());
+    let asked = |seen: &[Request]| seen.iter().filter(|request| request.field("topic") == TOPIC).count();
+    let before = asked(&names.seen());
+    gone.store(true, Ordering::SeqCst);
+    // One of them may have been answered before, the next is asked when the answer without a broker has been taken in.
+    names.wait("three questions", |seen| asked(seen) >= before + 3);
+    let before = broker.seen_of(34).len();
+    gone.store(false, Ordering::SeqCst);
+    broker.wait("a heartbeat", |seen| seen.iter().filter(|request| request.code == 34).count() > before);
+    assert_eq!(broker.connections(), 1);
+}

@@ -76,7 +76,8 @@ pub struct SocketPort {
     /// Where the answer to a ticket is awaited.
     tickets: HashMap<Ticket, (Conn, i32)>,
     arrivals: VecDeque<Arrival>,
-    /// Connections that get no new requests: their peer goes away, or is no longer listed.
+    /// Connections that get no new requests: their peer goes away, or no route names its address. Closed when nothing
+    /// waits on them.
     draining: Vec<Conn>,
     /// Opaques of one-way requests.
     oneways: i32,
@@ -88,6 +89,8 @@ struct Line {
     /// Time-outs in a row without a frame in between.
     silent: u32,
     connected: bool,
+    /// Its peer goes away.
+    leaving: bool,
 }
 
 /// The way to one address.
@@ -154,10 +157,23 @@ impl SocketPort {
         };
         let conn = match self.link(&addr).state {
             State::Open(conn) => Some(conn),
-            State::Idle => self.open(&addr, out),
+            State::Idle => self.taken_back(&addr).or_else(|| self.open(&addr, out)),
             State::Resolving(_) => None,
         };
         Some((addr, conn))
+    }
+
+    /// The connection to an address that no route named for a while and some route does again: beside a second one the
+    /// broker would list this client twice, and members that ask different brokers would not agree on who has what.
+    fn taken_back(&mut self, addr: &Arc<str>) -> Option<Conn> {
+        let line = |conn: &Conn| self.conns.get(conn).filter(|line| line.addr == *addr && !line.leaving);
+        let (at, connected) =
+            self.draining.iter().enumerate().find_map(|(at, conn)| Some((at, line(conn)?.connected)))?;
+        let conn = self.draining.swap_remove(at);
+        let link = self.link(addr);
+        link.state = State::Open(conn);
+        link.again |= connected;
+        Some(conn)
     }
 
     fn submit(&mut self, ticket: Option<Ticket>, to: Target<'_>, ask: &Ask<'_>, out: &mut Out<Timer>) {
@@ -198,7 +214,7 @@ impl SocketPort {
 
     fn connect(&mut self, addr: &Arc<str>, socket: SocketAddr, out: &mut Out<Timer>) -> Conn {
         let conn = out.connect(socket);
-        self.conns.insert(conn, Line { addr: Arc::clone(addr), silent: 0, connected: false });
+        self.conns.insert(conn, Line { addr: Arc::clone(addr), silent: 0, connected: false, leaving: false });
         self.link(addr).state = State::Open(conn);
         conn
     }
@@ -316,6 +332,7 @@ impl SocketPort {
 
     fn close_if_drained(&mut self, conn: Conn, out: &mut Out<Timer>) {
         if self.draining.contains(&conn) && !self.tickets.values().any(|(at, _)| *at == conn) {
+            self.draining.retain(|draining| *draining != conn);
             out.close(conn);
         }
     }
@@ -325,10 +342,14 @@ impl SocketPort {
         let Some(ticket) = self.pending.take(conn, opaque) else { return };
         self.tickets.remove(&ticket);
         if code == answer::GO_AWAY
-            && let Some(addr) = self.conns.get(&conn).map(|line| Arc::clone(&line.addr))
+            && let Some(line) = self.conns.get_mut(&conn)
         {
             // Others in flight on it may still be answered; the next request opens a new one (B-033).
-            self.retire(&addr, out);
+            line.leaving = true;
+            let addr = Arc::clone(&line.addr);
+            if matches!(self.links.get(&addr), Some(Link { state: State::Open(open), .. }) if *open == conn) {
+                self.retire(&addr, out);
+            }
         }
         self.close_if_drained(conn, out);
         self.arrivals.push_back(Arrival::Answer { ticket, result: Ok(Answer::Frame(frame)) });

@@ -21,7 +21,7 @@ mod node;
 mod offset;
 mod plain;
 #[cfg(test)]
-mod promises;
+mod promises_tests;
 mod pull;
 mod query;
 mod reply;
